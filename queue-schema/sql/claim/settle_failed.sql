@@ -1,0 +1,20 @@
+-- Every failure that keeps its row: back to waiting, parked, or dead; dead also when the budget is spent. One attempt row
+-- each. Same fence as a success. `o` is the row as it was, for the times that the update clears.
+with s as (
+  select * from unnest($1::bigint[], $2::int[], $3::text[], $4::float8[], $5::boolean[], $6::int[], $7::int[], $8::int[], $9::text[], $10::text[], $11::text[])
+    as s(id, attempt, status, delay, forgive, item_fails, crashes, timeouts_in_row, class, cause, error)),
+hit as (
+  update jobs j
+     set status = case when s.status = 'waiting' and j.attempts - j.forgiven - s.forgive::int >= j.max_charged then 'dead' else s.status end,
+         avail_at = now() + make_interval(secs => s.delay),
+         forgiven = j.forgiven + s.forgive::int, item_fails = s.item_fails, crashes = s.crashes, timeouts_in_row = s.timeouts_in_row,
+         claimed_by = null, claimed_at = null, started_at = null, endpoint_id = null, endpoint_epoch = null, capability_epoch = null,
+         last_class = s.class, last_cause = s.cause, last_error = s.error
+    from s join jobs o on o.id = s.id
+   where j.id = s.id and case when j.status = 'running' and j.attempts = s.attempt then true else false end
+  returning j.id, j.tenant_id, j.kind, j.item_id, j.status, j.cancel_at, s.attempt, s.class, s.cause, s.error, s.forgive, o.claimed_by, o.claimed_at, o.started_at),
+noted as (
+  insert into attempts (job_id, attempt, tenant_id, class, cause, error, forgiven, worker, claimed_at, started_at)
+  select id, attempt, tenant_id, class, cause, error, forgive, claimed_by, claimed_at, started_at from hit
+  on conflict do nothing)
+select id, kind, item_id, status, cancel_at is not null as cancelled, class from hit

@@ -1,0 +1,1 @@
+delete from documents where id = $2 and tenant_id = $1

@@ -1,0 +1,1 @@
+delete from endpoints where name = $1

@@ -1,0 +1,1 @@
+copy jobs (line_id, tenant_id, user_id, root_id, kind, max_charged, payload) from stdin

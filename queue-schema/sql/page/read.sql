@@ -1,0 +1,1 @@
+update pages set status = $2, note = $3 where id = $1

@@ -1,0 +1,1 @@
+select class, model, vector from answers where job_id = $1

@@ -1,0 +1,1 @@
+delete from attempts where ctid = any (array(select ctid from attempts where ended_at < now() - make_interval(secs => $1) and not exists (select from jobs j where j.id = attempts.job_id) limit 10000))

@@ -1,0 +1,1 @@
+select min(id) from tenants

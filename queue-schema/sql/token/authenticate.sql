@@ -1,0 +1,1 @@
+select tenant_id, user_id from authenticate($1)

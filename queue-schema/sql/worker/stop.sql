@@ -1,0 +1,1 @@
+update workers set stopped_at = now() where boot_id = $1

@@ -1,0 +1,215 @@
+//! One read-only picture of how whole an answer is, for the one who asked: search, `/health`, the console and
+//! `steadfast doctor` show the same. Counts are of items this caller may read, never of anybody else's.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use sqlx::FromRow;
+
+use crate::tenant::Scope;
+use crate::{Conn, Db, DbError};
+
+/// How long a save may take to show up before an answer without it counts as degraded (decision B46).
+pub const FRESHNESS_SLO: Duration = Duration::from_secs(30);
+/// A worker not seen for longer is not counted on.
+pub const WORKER_ALIVE: Duration = Duration::from_secs(60);
+
+/// Why an answer is less than whole.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Reason {
+    /// `held`, `parked`, `dead`, `behind`, `reindexing`, `outage`, `stopped`, `no_worker`, `no_endpoint`, `rate_limited`,
+    /// `question_…` with a class of [`crate::outcome::RetryClass`], `keyword_failed`, `semantic_failed`, `diagnostics_failed`.
+    pub code: String,
+    /// Items concerned, where it is about items; bounded counts stop at 10,000 (1,000 for `reindexing`).
+    pub count: Option<i64>,
+    pub oldest_seconds: Option<i64>,
+}
+
+/// The picture.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Diagnostics {
+    /// What was done, in order, in words.
+    pub steps: Vec<String>,
+    pub degraded: bool,
+    pub took_ms: u64,
+    /// Capabilities that this answer had to do without, or that are stopped.
+    pub unavailable: BTreeSet<String>,
+    /// A sentence for a person, only when something was stopped on purpose.
+    pub notice: Option<String>,
+    pub reasons: Vec<Reason>,
+    /// Items saved a moment ago and on their way: no reason to worry.
+    pub pending: i64,
+}
+
+impl Diagnostics {
+    /// A reason that is not about items.
+    pub fn because(&mut self, code: impl Into<String>) {
+        let code = code.into();
+        self.degraded = true;
+        if !self.reasons.iter().any(|r| r.code == code) {
+            self.reasons.push(Reason {
+                code,
+                count: None,
+                oldest_seconds: None,
+            });
+        }
+    }
+
+    pub fn step(&mut self, step: impl Into<String>) {
+        self.steps.push(step.into());
+    }
+}
+
+/// The one wording for a stopped capability: three wordings would read as three promises (requirement P26).
+#[must_use]
+pub fn notice_for(capability: &str) -> String {
+    let what = match capability {
+        "ocr" => "Reading scanned pages is paused for now.",
+        "embedding" => "Searching by meaning is paused for now; searching by words works.",
+        _ => "A part of the processing is paused for now.",
+    };
+    format!("{what} Everything you hand in is stored safely and will be finished by itself as soon as it is back.")
+}
+
+#[derive(FromRow)]
+struct Items {
+    code: String,
+    count: i64,
+    oldest_seconds: Option<f64>,
+}
+
+/// How things stand for this caller in these Spaces (none: all of his), before any search step is taken.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn picture(conn: &mut Conn, scope: &Scope, spaces: Option<&[i64]>) -> Result<Diagnostics, DbError> {
+    let mut d = Diagnostics::default();
+    let mut notices = Vec::new();
+    for (name, _) in breakers(&mut *conn, scope).await? {
+        notices.push(notice_for(&name));
+        if name == "embedding" {
+            // The index is stopped even where nobody tried it and nothing failed (requirement P24).
+            d.because("stopped");
+        }
+        d.unavailable.insert(name);
+    }
+    d.notice = (!notices.is_empty()).then(|| notices.join(" "));
+
+    let items: Vec<Items> = sqlx::query_as(sql!("diagnostics/items"))
+        .bind(scope.tenant_id())
+        .bind(scope.user_id())
+        .bind(spaces)
+        .bind(FRESHNESS_SLO.as_secs_f64())
+        .fetch_all(conn)
+        .await?;
+    for i in items {
+        if i.code == "fresh" {
+            d.pending = i.count;
+        } else {
+            d.degraded = true;
+            // Seconds since a row was made: far below 2^53, and a fraction of one tells nobody anything.
+            #[allow(clippy::cast_possible_truncation)]
+            let oldest_seconds = i.oldest_seconds.map(|s| s as i64);
+            d.reasons.push(Reason {
+                code: i.code,
+                count: Some(i.count),
+                oldest_seconds,
+            });
+        }
+    }
+    Ok(d)
+}
+
+/// Capabilities that are off for this caller, and since when.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn breakers(conn: &mut Conn, scope: &Scope) -> Result<Vec<(String, DateTime<Utc>)>, DbError> {
+    sqlx::query_as(sql!("diagnostics/breakers"))
+        .bind(scope.tenant_id())
+        .fetch_all(conn)
+        .await
+}
+
+/// What stands between a question and its vector now, as a reason's code; none: ask. A backoff that ends within `patience`
+/// is no obstacle.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn obstacle(conn: &mut Conn, scope: &Scope, patience: Duration) -> Result<Option<String>, DbError> {
+    sqlx::query_scalar(sql!("diagnostics/gate"))
+        .bind(scope.tenant_id())
+        .bind(WORKER_ALIVE.as_secs_f64())
+        .bind(patience.as_secs_f64())
+        .fetch_one(conn)
+        .await
+}
+
+/// How many blocks in these Spaces have vectors of another model than the question's; "1,000" means "many".
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn other_models(conn: &mut Conn, scope: &Scope, spaces: Option<&[i64]>, model: &str) -> Result<i64, DbError> {
+    sqlx::query_scalar(sql!("diagnostics/other_models"))
+        .bind(scope.tenant_id())
+        .bind(scope.user_id())
+        .bind(spaces)
+        .bind(model)
+        .fetch_one(conn)
+        .await
+}
+
+/// Whether a live worker would take up what is handed in now.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn extracting(conn: &mut Conn) -> Result<bool, DbError> {
+    sqlx::query_scalar(sql!("diagnostics/extracting"))
+        .bind(WORKER_ALIVE.as_secs_f64())
+        .fetch_one(conn)
+        .await
+}
+
+/// Whether the house stands in this database.
+///
+/// # Errors
+/// When the database does not answer, or does not know the role.
+pub async fn migrated(db: &Db) -> Result<bool, DbError> {
+    sqlx::query_scalar(sql!("diagnostics/migrated")).fetch_one(&db.pool).await
+}
+
+/// Live workers by kind.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn workers(db: &Db) -> Result<Vec<(String, i64)>, DbError> {
+    sqlx::query_as(sql!("diagnostics/workers"))
+        .bind(WORKER_ALIVE.as_secs_f64())
+        .fetch_all(&db.pool)
+        .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p26_one_wording_per_capability_says_what_and_that_it_is_safe() {
+        for c in ["ocr", "embedding", "something new"] {
+            let n = notice_for(c);
+            assert!(n.contains("paused") && n.contains("stored safely"), "{n}");
+        }
+        assert_ne!(notice_for("ocr"), notice_for("embedding"));
+    }
+
+    #[test]
+    fn a_reason_is_told_once() {
+        let mut d = Diagnostics::default();
+        d.because("stopped");
+        d.because("stopped");
+        assert!(d.degraded);
+        assert_eq!(d.reasons.len(), 1);
+    }
+}

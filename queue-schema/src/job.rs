@@ -1,0 +1,351 @@
+//! Work asked for and how it went: enqueue, find, list, cancel, retry.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::FromRow;
+
+use crate::{Conn, Db, DbError, JobKind, Lane};
+
+/// A job to be. `item` makes it unique while open (decision D11).
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    pub kind: JobKind,
+    pub lane: Lane,
+    pub tenant_id: i64,
+    pub user_id: Option<i64>,
+    pub root_id: Option<i64>,
+    /// Sensitivity, 0..=3.
+    pub level: i16,
+    pub item_id: Option<i64>,
+    pub item_version: i32,
+    pub payload: serde_json::Value,
+    /// Not before this long from now, by the database's clock.
+    pub delay: Duration,
+    /// Charged attempts after which it is dead.
+    pub max_charged: i32,
+}
+
+impl NewJob {
+    #[must_use]
+    pub fn new(kind: JobKind, tenant_id: i64) -> Self {
+        Self {
+            kind,
+            lane: kind.lane(),
+            tenant_id,
+            user_id: None,
+            root_id: None,
+            level: 1,
+            item_id: None,
+            item_version: 1,
+            payload: serde_json::Value::Object(serde_json::Map::new()),
+            delay: Duration::ZERO,
+            max_charged: MAX_CHARGED,
+        }
+    }
+}
+
+/// The default budget (decision B-0).
+pub const MAX_CHARGED: i32 = 5;
+
+/// The id of the line for this gate, made when first needed.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn line(conn: &mut Conn, kind: JobKind, lane: Lane, tenant_id: i64, level: i16) -> Result<i64, DbError> {
+    loop {
+        let id: Option<i64> = sqlx::query_scalar(sql!("line/ensure"))
+            .bind(kind.as_str())
+            .bind(lane.as_str())
+            .bind(tenant_id)
+            .bind(level)
+            .bind(kind.capability())
+            .fetch_optional(&mut *conn)
+            .await?;
+        if let Some(id) = id {
+            return Ok(id);
+        }
+    }
+}
+
+/// Enqueues one job in the caller's transaction. None: the same work is already open.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn enqueue(conn: &mut Conn, job: &NewJob) -> Result<Option<i64>, DbError> {
+    let line = line(&mut *conn, job.kind, job.lane, job.tenant_id, job.level).await?;
+    sqlx::query_scalar(sql!("job/enqueue"))
+        .bind(line)
+        .bind(job.tenant_id)
+        .bind(job.user_id)
+        .bind(job.root_id)
+        .bind(job.kind.as_str())
+        .bind(job.delay.as_secs_f64())
+        .bind(job.max_charged)
+        .bind(vec![job.item_id])
+        .bind(vec![job.item_version])
+        .bind(vec![&job.payload])
+        .fetch_optional(conn)
+        .await
+}
+
+/// Enqueues one job per item on a known line, in one statement. Returns how many were new.
+pub(crate) async fn enqueue_on(
+    conn: &mut Conn,
+    line: i64,
+    kind: JobKind,
+    tenant_id: i64,
+    user_id: Option<i64>,
+    root_id: Option<i64>,
+    items: &[i64],
+) -> Result<usize, DbError> {
+    let ids: Vec<i64> = sqlx::query_scalar(sql!("job/enqueue"))
+        .bind(line)
+        .bind(tenant_id)
+        .bind(user_id)
+        .bind(root_id)
+        .bind(kind.as_str())
+        .bind(0.0_f64)
+        .bind(MAX_CHARGED)
+        .bind(items.iter().copied().map(Some).collect::<Vec<_>>())
+        .bind(vec![1_i32; items.len()])
+        .bind(vec![serde_json::Value::Object(serde_json::Map::new()); items.len()])
+        .fetch_all(conn)
+        .await?;
+    Ok(ids.len())
+}
+
+/// Enqueues many jobs of one kind by COPY, in the caller's transaction: payloads only, no items, so nothing can conflict.
+/// Items go through [`enqueue`], whose index decides.
+///
+/// # Errors
+/// When the database does not answer or refuses a payload.
+pub async fn enqueue_bulk(conn: &mut Conn, template: &NewJob, payloads: impl Iterator<Item = serde_json::Value> + Send) -> Result<u64, DbError> {
+    let line = line(&mut *conn, template.kind, template.lane, template.tenant_id, template.level).await?;
+    let mut copy = conn.copy_in_raw_jobs().await?;
+    let mut buf = Vec::with_capacity(1 << 16);
+    let opt = |v: Option<i64>| v.map_or_else(|| "\\N".to_owned(), |n| n.to_string());
+    let prefix = format!(
+        "{line}\t{}\t{}\t{}\t{}\t{}\t",
+        template.tenant_id,
+        opt(template.user_id),
+        opt(template.root_id),
+        template.kind.as_str(),
+        template.max_charged
+    );
+    for payload in payloads {
+        buf.extend_from_slice(prefix.as_bytes());
+        copy_escape(&mut buf, &payload.to_string());
+        buf.push(b'\n');
+        if buf.len() >= (1 << 16) - 4096 {
+            copy.send(std::mem::take(&mut buf)).await?;
+            buf.reserve(1 << 16);
+        }
+    }
+    copy.send(buf).await?;
+    copy.finish().await
+}
+
+/// COPY's text format escapes backslash, tab, newline and return.
+fn copy_escape(out: &mut Vec<u8>, text: &str) {
+    for b in text.bytes() {
+        match b {
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            _ => out.push(b),
+        }
+    }
+}
+
+trait CopyJobs {
+    async fn copy_in_raw_jobs(&mut self) -> Result<sqlx::postgres::PgCopyIn<&mut Conn>, DbError>;
+}
+
+impl CopyJobs for Conn {
+    async fn copy_in_raw_jobs(&mut self) -> Result<sqlx::postgres::PgCopyIn<&mut Conn>, DbError> {
+        self.copy_in_raw(sql!("job/copy")).await
+    }
+}
+
+/// A job as it stands, wherever its row lives now.
+#[derive(Clone, Debug, FromRow)]
+pub struct JobRow {
+    pub id: i64,
+    pub kind: String,
+    pub lane: Option<String>,
+    pub tenant_id: i64,
+    pub user_id: Option<i64>,
+    pub root_id: Option<i64>,
+    pub item_id: Option<i64>,
+    pub item_version: i32,
+    /// waiting, running, parked, dead; done, cancelled, superseded once it left the live table.
+    pub status: String,
+    pub attempts: i32,
+    pub forgiven: i32,
+    pub item_fails: i32,
+    pub crashes: i32,
+    /// Waiting: due; running: the lease's end.
+    pub avail_at: DateTime<Utc>,
+    pub claimed_by: Option<i64>,
+    pub claimed_at: Option<DateTime<Utc>>,
+    pub started_at: Option<DateTime<Utc>>,
+    pub cancel_at: Option<DateTime<Utc>>,
+    pub last_class: Option<String>,
+    pub last_cause: Option<String>,
+    /// For operators: sanitised, bounded, never shown to API consumers.
+    pub last_error: Option<String>,
+    pub created_at: DateTime<Utc>,
+    pub finished_at: Option<DateTime<Utc>>,
+    /// The capability whose closed breaker holds it.
+    pub hold: Option<String>,
+}
+
+/// # Errors
+/// When the database does not answer.
+pub async fn find(conn: &mut Conn, id: i64) -> Result<Option<JobRow>, DbError> {
+    sqlx::query_as(sql!("job/find")).bind(id).fetch_optional(conn).await
+}
+
+/// Which live jobs to list; newest first.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub status: Option<String>,
+    pub kind: Option<String>,
+    pub before: Option<i64>,
+    pub held: Option<bool>,
+    pub user_id: Option<i64>,
+    pub limit: i64,
+}
+
+/// # Errors
+/// When the database does not answer.
+pub async fn list(conn: &mut Conn, f: &Filter) -> Result<Vec<JobRow>, DbError> {
+    sqlx::query_as(sql!("job/list"))
+        .bind(&f.status)
+        .bind(&f.kind)
+        .bind(f.before)
+        .bind(f.held)
+        .bind(f.user_id)
+        .bind(f.limit)
+        .fetch_all(conn)
+        .await
+}
+
+/// Finished jobs, newest first; `status` and `held` of the filter do not apply.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn list_done(conn: &mut Conn, f: &Filter) -> Result<Vec<JobRow>, DbError> {
+    sqlx::query_as(sql!("job/list_done")).bind(&f.kind).bind(f.before).bind(f.user_id).bind(f.limit).fetch_all(conn).await
+}
+
+/// One failed attempt.
+#[derive(Clone, Debug, FromRow)]
+pub struct Attempt {
+    pub attempt: i32,
+    pub class: String,
+    pub cause: Option<String>,
+    pub error: Option<String>,
+    pub forgiven: bool,
+    pub worker: Option<i64>,
+    pub claimed_at: Option<DateTime<Utc>>,
+    pub started_at: Option<DateTime<Utc>>,
+    pub ended_at: DateTime<Utc>,
+}
+
+/// # Errors
+/// When the database does not answer.
+pub async fn attempts(conn: &mut Conn, id: i64) -> Result<Vec<Attempt>, DbError> {
+    sqlx::query_as(sql!("job/attempts")).bind(id).fetch_all(conn).await
+}
+
+/// How the rest of a request stands, seen from its first job. Embedding does not count as open: a document has landed
+/// when it can be found by its words (decision B26).
+#[derive(Clone, Copy, Debug, Default, FromRow)]
+pub struct Children {
+    pub open_count: i64,
+    pub running_count: i64,
+    pub failed_count: i64,
+    pub embed_count: i64,
+}
+
+/// # Errors
+/// When the database does not answer.
+pub async fn open_children(conn: &mut Conn, root_id: i64) -> Result<Children, DbError> {
+    sqlx::query_as(sql!("job/open_children")).bind(root_id).fetch_one(conn).await
+}
+
+/// Finished non-embed follow-ups of a request: the numerator of its progress.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn done_children(conn: &mut Conn, root_id: i64) -> Result<i64, DbError> {
+    sqlx::query_scalar(sql!("job/done_children")).bind(root_id).fetch_one(conn).await
+}
+
+/// A job that was made due again.
+#[derive(Clone, Debug, FromRow)]
+pub struct Retried {
+    pub id: i64,
+    pub kind: String,
+    pub item_id: Option<i64>,
+}
+
+/// Makes jobs due now with a full budget; the history stays (decision B13). Without `force`, dead ones that cannot succeed by
+/// being tried again (crash, bad input, oversize) are left alone. What is not returned was not touched.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn retry(conn: &mut Conn, ids: &[i64], actor: &str, reason: &str, force: bool) -> Result<Vec<Retried>, DbError> {
+    let hit: Vec<Retried> =
+        sqlx::query_as(sql!("job/retry")).bind(ids).bind(actor).bind(reason).bind(force).fetch_all(&mut *conn).await?;
+    for r in &hit {
+        // A page or document that said "failed" is under way again.
+        if let (Some(item), Some(kind)) = (r.item_id, JobKind::parse(&r.kind)) {
+            match kind {
+                JobKind::Extract => {
+                    sqlx::query(sql!("document/reopen")).bind(item).execute(&mut *conn).await?;
+                }
+                JobKind::Ocr => {
+                    sqlx::query(sql!("page/reopen")).bind(item).execute(&mut *conn).await?;
+                }
+                JobKind::Embed | JobKind::Question | JobKind::Retention | JobKind::Noop => {}
+            }
+        }
+    }
+    Ok(hit)
+}
+
+/// A job that was cancelled, or, when `running`, asked to stop.
+#[derive(Clone, Copy, Debug, FromRow)]
+pub struct Cancelled {
+    pub id: i64,
+    pub running: bool,
+}
+
+/// # Errors
+/// When the database does not answer.
+pub async fn cancel(conn: &mut Conn, ids: &[i64], actor: &str, reason: &str) -> Result<Vec<Cancelled>, DbError> {
+    sqlx::query_as(sql!("job/cancel")).bind(ids).bind(actor).bind(reason).fetch_all(conn).await
+}
+
+/// The gauges of decision B52, for one kind.
+#[derive(Clone, Debug, FromRow)]
+pub struct Counts {
+    pub kind: String,
+    pub due: i64,
+    pub backing_off: i64,
+    pub held: i64,
+    pub running: i64,
+    pub parked: i64,
+    pub dead: i64,
+    pub oldest_seconds: Option<f64>,
+}
+
+/// # Errors
+/// When the database does not answer.
+pub async fn counts(db: &Db) -> Result<Vec<Counts>, DbError> {
+    sqlx::query_as(sql!("job/counts")).fetch_all(&db.pool).await
+}

@@ -1,0 +1,101 @@
+//! What a worker process can be told. Every duration is a setting (decision D23).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use queue_schema::JobKind;
+
+/// Claims jobs, runs them and settles them, until told to stop.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "steadfast-worker", version, after_help = "Examples:\n  steadfast-worker --concurrency 4\n  steadfast-worker --kinds ocr,extract --concurrency 2\n\nSIGTERM or Ctrl-C: stops claiming, lets running work finish within --drain, then gives it back uncharged.\nExit codes: 0 after an orderly stop, 1 when its workers ended by themselves, 2 for wrong settings.")]
+pub struct Config {
+    /// Postgres, 15 or newer; the role is narrowed to steadfast_worker by itself
+    #[arg(long, env = "STEADFAST_DATABASE_URL", hide_env_values = true)]
+    pub database_url: String,
+    /// Where documents' bytes are: file:///folder or s3://bucket/prefix
+    #[arg(long, env = "STEADFAST_BLOBS", default_value = "file://./.steadfast/blobs")]
+    pub blobs: String,
+    /// Kinds to work on; all by default
+    #[arg(long, env = "STEADFAST_KINDS", value_delimiter = ',', value_parser = kind)]
+    pub kinds: Vec<JobKind>,
+    /// Groups of jobs at once, beside one place kept for interactive work
+    #[arg(long, env = "STEADFAST_CONCURRENCY", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub concurrency: Option<u16>,
+    /// Folder with the weights of the built-in embedding model; without it this worker embeds over HTTP only
+    #[arg(long, env = "STEADFAST_MODEL_DIR")]
+    pub model_dir: Option<PathBuf>,
+    /// How long a claim is ours without a sign of life
+    #[arg(long, env = "STEADFAST_LEASE", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub lease: Duration,
+    /// How often it is renewed; at most a third of the lease
+    #[arg(long, env = "STEADFAST_RENEW", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub renew: Duration,
+    /// Fallback for lost wake-up hints
+    #[arg(long, env = "STEADFAST_POLL", default_value = "2s", value_parser = humantime::parse_duration)]
+    pub poll: Duration,
+    /// How long after another worker's session vanished its jobs are taken back
+    #[arg(long, env = "STEADFAST_LOST_GRACE", default_value = "3s", value_parser = humantime::parse_duration)]
+    pub lost_grace: Duration,
+    /// How long running work may go on after SIGTERM
+    #[arg(long, env = "STEADFAST_DRAIN", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub drain: Duration,
+    /// The database is reached through a transaction pooler: no session lock, no LISTEN; the lease and the poll decide
+    #[arg(long, env = "STEADFAST_POOLER")]
+    pub pooler: bool,
+    /// Most characters of a block; its overlap with the next is a seventh of it
+    #[arg(long, env = "STEADFAST_CHUNK_CHARS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(100..=20_000))]
+    pub chunk_chars: u32,
+    /// A text estimated above this many tokens (characters / 4) is set aside unsent; 0 turns the check off
+    #[arg(long, env = "STEADFAST_MAX_TOKENS", default_value_t = 24_000)]
+    pub max_tokens: u32,
+    /// Longest time for one page of OCR by the built-in engine
+    #[arg(long, env = "STEADFAST_OCR_TIMEOUT", default_value = "120s", value_parser = humantime::parse_duration)]
+    pub ocr_timeout: Duration,
+    /// Longest time for taking one document apart
+    #[arg(long, env = "STEADFAST_EXTRACT_TIMEOUT", default_value = "300s", value_parser = humantime::parse_duration)]
+    pub extract_timeout: Duration,
+    /// One attempt at a question's vector
+    #[arg(long, env = "STEADFAST_QUESTION_TIMEOUT", default_value = "15s", value_parser = humantime::parse_duration)]
+    pub question_timeout: Duration,
+    /// Stop when this process is gone (set by `steadfast up`)
+    #[arg(long, env = "STEADFAST_PARENT_PID", hide = true)]
+    pub parent_pid: Option<i32>,
+}
+
+fn kind(s: &str) -> Result<JobKind, String> {
+    JobKind::parse(s.trim()).ok_or_else(|| format!("no such kind; there are {}", JobKind::ALL.map(JobKind::as_str).join(", ")))
+}
+
+impl Config {
+    /// Says what does not go together, naming the setting and the fix.
+    ///
+    /// # Errors
+    /// A sentence for the person who started the process.
+    pub fn check(&self) -> Result<(), String> {
+        if self.renew * 3 > self.lease {
+            return Err(format!(
+                "--renew {} is more than a third of --lease {}: one late renewal would lose the claim; lower it or raise the lease",
+                humantime::format_duration(self.renew),
+                humantime::format_duration(self.lease)
+            ));
+        }
+        for (name, value) in [("--lease", self.lease), ("--renew", self.renew), ("--poll", self.poll)] {
+            if value.is_zero() {
+                return Err(format!("{name} 0 would spin; give it at least a few milliseconds"));
+            }
+        }
+        Ok(())
+    }
+
+    #[must_use]
+    pub fn kinds(&self) -> Vec<JobKind> {
+        if self.kinds.is_empty() { JobKind::ALL.to_vec() } else { self.kinds.clone() }
+    }
+
+    /// Batch places: what was asked for, or one per core.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.concurrency.map_or_else(|| std::thread::available_parallelism().map_or(2, std::num::NonZero::get), usize::from)
+    }
+}

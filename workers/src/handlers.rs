@@ -1,0 +1,137 @@
+//! One file per kind: what it does between its input and its output.
+
+pub mod embed;
+pub mod extract;
+pub mod ocr;
+pub mod question;
+pub mod retention;
+
+use std::time::Duration;
+
+use queue_schema::endpoint::{self, Endpoint};
+use queue_schema::outcome::{Failure, Outcome, RetryClass};
+use queue_schema::{JobKind, capability, retry};
+use steadfast_engines::EngineError;
+
+use crate::engine::Group;
+use crate::provider::{Evidence, ProviderFailure, Symptom, class};
+use crate::run::{Context, HOLD_MARGIN};
+
+/// How long a group may sit on its place (decision B30): its own limit and a minute.
+#[must_use]
+pub fn max_hold(context: &Context, group: &Group) -> Duration {
+    let call = group.endpoint.as_ref().map_or(Duration::from_secs(300), |e| e.timeout());
+    match group.kind {
+        JobKind::Extract => context.config.extract_timeout + HOLD_MARGIN,
+        JobKind::Ocr => call.max(context.config.ocr_timeout) + HOLD_MARGIN,
+        JobKind::Embed => call + HOLD_MARGIN,
+        JobKind::Question => context.config.question_timeout + Duration::from_secs(5),
+        JobKind::Retention => Duration::from_secs(3600),
+        JobKind::Noop => HOLD_MARGIN,
+    }
+}
+
+/// The endpoint answered: what every failure of a neighbour is measured against (decision D8).
+async fn well(context: &Context, endpoint: &Endpoint) {
+    if let Err(error) = endpoint::well(&context.db, endpoint.id).await {
+        tracing::debug!(%error, endpoint = endpoint.name, "could not note that it answered");
+    }
+}
+
+/// A failure from the wire becomes an outcome: the symptom is what it looked like, the endpoint's evidence says whose fault it
+/// was, and the endpoint or the breaker is told.
+async fn blame(context: &Context, group: &Group, endpoint: &Endpoint, job_id: i64, failure: ProviderFailure) -> Outcome {
+    let answered_lately = endpoint::answered_lately(&context.db, endpoint.id, job_id).await.unwrap_or(false);
+    let class = class(failure.symptom, Evidence { answered_lately, alone: group.claims.len() == 1 });
+    let jitter: f64 = rand::random();
+    let mut outcome = Failure::new(class, failure.cause, &failure.error);
+    match class {
+        RetryClass::Outage => {
+            let wait = retry::endpoint(1, jitter);
+            down(context, endpoint, wait, failure.cause).await;
+            outcome = outcome.after(wait);
+        }
+        RetryClass::Timeout if group.kind != JobKind::Question => {
+            // Slow or dead? The control text decides (D7); until it is back, nobody else is sent there.
+            down(context, endpoint, retry::endpoint(1, jitter), failure.cause).await;
+        }
+        RetryClass::RateLimited => {
+            let wait = retry::rate_limit(failure.retry_after, jitter);
+            if let Err(error) = endpoint::pause(&context.db, endpoint.id, wait).await {
+                tracing::warn!(%error, "could not note that the endpoint asked for time");
+            }
+            outcome = outcome.after(wait);
+        }
+        RetryClass::Refused => trip(context, group, endpoint, &failure).await,
+        _ => {}
+    }
+    Outcome::Failed(outcome)
+}
+
+async fn down(context: &Context, endpoint: &Endpoint, wait: Duration, cause: &str) {
+    match endpoint::down(&context.db, endpoint.id, endpoint.epoch, wait).await {
+        Ok(Some(1)) => tracing::warn!(endpoint = endpoint.name, cause, "endpoint does not answer: held back until a control text comes through"),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "could not note that the endpoint does not answer"),
+    }
+}
+
+async fn trip(context: &Context, group: &Group, endpoint: &Endpoint, failure: &ProviderFailure) {
+    let (Some(name), Some(epoch)) = (group.kind.capability(), group.claims.first().and_then(|c| c.capability_epoch)) else { return };
+    let reason = format!("{}: {}", endpoint.name, failure.cause);
+    match capability::trip(&context.db, name, None, epoch, "system", &reason).await {
+        Ok(capability::Trip::Tripped) => tracing::error!(capability = name, reason, "breaker off: the work is held until an operator turns it on"),
+        Ok(capability::Trip::Counted | capability::Trip::Stale) => {}
+        Err(error) => tracing::error!(%error, capability = name, "the breaker could not be tripped"),
+    }
+}
+
+/// A failure of an engine in this process; never the wire's.
+fn local_failure(error: &EngineError) -> Outcome {
+    let (class, cause) = match error {
+        EngineError::BadInput(_) => (RetryClass::BadInput, "bad_input"),
+        EngineError::Oversize { .. } => (RetryClass::Oversize, "too_long"),
+        EngineError::Unavailable(_) => (RetryClass::Unservable, "engine_missing"),
+        EngineError::Timeout => (RetryClass::Timeout, "deadline"),
+        EngineError::Cancelled => (RetryClass::Preempted, "stopped"),
+        EngineError::Failed(_) => (RetryClass::ItemError, "engine_failed"),
+    };
+    Outcome::failed(class, cause, error.to_string())
+}
+
+/// The database did not answer while the input was read: nobody's fault, due again soon.
+fn database_away(error: &queue_schema::DbError) -> Outcome {
+    tracing::warn!(%error, "cannot read what the job is about");
+    Outcome::Failed(Failure::new(RetryClass::Outage, "database_away", "the database did not answer").after(Duration::from_secs(1)))
+}
+
+/// The blob store did not answer, or has lost the bytes.
+fn blob_failure(error: &queue_schema::blob::BlobError) -> Outcome {
+    match error {
+        queue_schema::blob::BlobError::NotFound(_) => Outcome::failed(RetryClass::BadInput, "blob_missing", "the stored file is gone"),
+        other => Outcome::Failed(Failure::new(RetryClass::Outage, "blob_store_away", other.to_string()).after(Duration::from_secs(10))),
+    }
+}
+
+/// Asks an endpoint that is down for its control text; one prober in the fleet gets the row, the next step is written already.
+pub async fn probe(context: &Context, protocols: &[String]) {
+    let endpoint = match endpoint::take_probe(&context.db, protocols, rand::random()).await {
+        Ok(Some(endpoint)) => endpoint,
+        Ok(None) => return,
+        Err(error) => return tracing::debug!(%error, "could not look for an endpoint to probe"),
+    };
+    let limit = endpoint.timeout().min(Duration::from_secs(60));
+    let came_back = match endpoint.protocol.as_str() {
+        "openai" | "ocr_http" => match context.clients.probe(&endpoint, limit).await {
+            Ok(()) => true,
+            // It answers; that the answer is a refusal is for the next job's evidence and the breaker to say.
+            Err(f) => matches!(f.symptom, Symptom::KeyRefused | Symptom::Quota | Symptom::ModelRefused | Symptom::RateLimited),
+        },
+        // An engine in this process is as well as this process.
+        _ => true,
+    };
+    if came_back {
+        tracing::info!(endpoint = endpoint.name, "endpoint answers again");
+        well(context, &endpoint).await;
+    }
+}
