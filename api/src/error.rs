@@ -144,12 +144,8 @@ impl ApiError {
     }
 
     pub fn semantic_unavailable(why: &str) -> Self {
-        let message =
-            format!("searching by meaning is not possible now ({why}); nothing can match, which is not the same as nothing matched");
-        Self {
-            retry_after: Some(30),
-            ..Self::unavailable("SEMANTIC_UNAVAILABLE", message)
-        }
+        // A short Retry-After: clients wait it out inside one call, three times over.
+        Self::unavailable("SEMANTIC_UNAVAILABLE", format!("nothing can match now, which is not the same as nothing matched: {why}"))
     }
 
     pub fn took_too_long() -> Self {

@@ -99,9 +99,8 @@ impl App {
     }
 }
 
-/// All routes, and their description.
-#[must_use]
-pub fn router(app: &Arc<App>) -> Router {
+/// The routes that the description tells of, and the description.
+fn described() -> (Router<Arc<App>>, utoipa::openapi::OpenApi) {
     let (router, mut api) = OpenApiRouter::<Arc<App>>::new()
         .routes(routes!(ingest::remember))
         .routes(routes!(ingest::upload))
@@ -119,6 +118,12 @@ pub fn router(app: &Arc<App>) -> Router {
         .routes(routes!(health::metrics))
         .split_for_parts();
     describe(&mut api);
+    (router, api)
+}
+
+/// All routes.
+pub fn router(app: &Arc<App>) -> Router {
+    let (router, api) = described();
     let description = serde_json::to_value(&api).unwrap_or_default();
     router
         .route(
@@ -178,4 +183,40 @@ async fn around(State(app): State<Arc<App>>, mut request: Request, next: Next) -
         took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX), "request"
     );
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The routes that the real client calls, and ours beside them: each is served and described.
+    #[test]
+    fn every_route_is_in_the_description() {
+        let (_, api) = described();
+        let mut there: Vec<String> = Vec::new();
+        let api = serde_json::to_value(&api).expect("a description is JSON");
+        for (path, methods) in api["paths"].as_object().expect("paths") {
+            there.extend(methods.as_object().expect("methods").keys().map(|m| format!("{m} {path}")));
+        }
+        there.sort();
+        let mut expected = [
+            "post /api/v1/remember",
+            "post /api/v1/uploads/direct",
+            "get /api/v1/search",
+            "get /api/v1/transcript/search",
+            "get /api/v1/jobs",
+            "get /api/v1/jobs/dead",
+            "post /api/v1/jobs/dead/{id}/replay",
+            "get /api/v1/jobs/{id}",
+            "get /api/v1/spaces",
+            "get /api/v1/documents",
+            "get /api/v1/documents/{id}",
+            "delete /api/v1/documents/{id}",
+            "get /health/live",
+            "get /health/ready",
+            "get /health/metrics",
+        ];
+        expected.sort_unstable();
+        assert_eq!(there, expected);
+    }
 }

@@ -232,9 +232,10 @@ pub async fn search(State(app): State<Arc<App>>, Caller(scope): Caller, RawQuery
 
     let mut d = picture;
     let words = by_words.tell(&mut d);
+    let obstacle = by_meaning.obstacle();
     let meaning = by_meaning.tell(&mut d);
     if require_semantic && meaning.is_none() {
-        return Err(ApiError::semantic_unavailable(&why_not(&d)));
+        return Err(ApiError::semantic_unavailable(&why_not(&d, obstacle)));
     }
     let terms = words.as_ref().map(|w| w.terms.clone()).unwrap_or_default();
     let hits = match (&words, &meaning) {
@@ -432,6 +433,13 @@ enum ByMeaning {
 }
 
 impl ByMeaning {
+    fn obstacle(&self) -> Option<String> {
+        match self {
+            Self::Found { .. } => None,
+            Self::Without(code) => Some(code.clone()),
+        }
+    }
+
     fn tell(self, d: &mut Diagnostics) -> Option<Vec<Found>> {
         match self {
             Self::Found {
@@ -463,10 +471,11 @@ impl ByMeaning {
 }
 
 /// Why there was no semantic half, in words for a message.
-fn why_not(d: &Diagnostics) -> String {
-    d.notice
-        .clone()
-        .unwrap_or_else(|| d.reasons.iter().map(|r| r.code.as_str()).collect::<Vec<_>>().join(", "))
+fn why_not(d: &Diagnostics, code: Option<String>) -> String {
+    match d.notice.clone() {
+        Some(notice) => notice,
+        None => format!("searching by meaning is not possible ({})", code.unwrap_or_default()),
+    }
 }
 
 async fn by_meaning(app: &Arc<App>, scope: &Scope, within: &Within, text: &str) -> ByMeaning {
@@ -641,8 +650,9 @@ pub async fn transcript(
 
     let (picture, by_meaning) = tokio::join!(picture(&app, &scope, &within), by_meaning(&app, &scope, &within, &text));
     let mut d = picture;
+    let obstacle = by_meaning.obstacle();
     let Some(found) = by_meaning.tell(&mut d) else {
-        return Err(ApiError::semantic_unavailable(&why_not(&d)));
+        return Err(ApiError::semantic_unavailable(&why_not(&d, obstacle)));
     };
     let page: Vec<Found> = found.into_iter().take(limit).collect();
     let ids: Vec<i64> = page.iter().map(|f| f.id).collect();

@@ -136,7 +136,7 @@ create table blocks (
   constraint one_block_per_place unique (document_id, page_no, no)
 );
 create index blocks_by_words on blocks using gin (words);
-create index blocks_by_space on blocks (space_id);
+create index blocks_by_space on blocks (space_id, embedding_model);
 create index blocks_to_embed on blocks (tenant_id, id) where embedded_at is null;
 do $$ begin
   if exists (select from pg_extension where extname = 'vector') then
@@ -371,6 +371,7 @@ grant select on settings, tenants, users, spaces, space_members, capabilities, e
   jobs, jobs_done, attempts, answers, question_vectors, idempotency_keys to steadfast_api;
 grant insert on lines, documents, jobs, idempotency_keys, job_events to steadfast_api;
 grant update on jobs, idempotency_keys, documents to steadfast_api;
+grant update (status, note) on pages to steadfast_api; -- a replayed page waits again
 grant delete on jobs, idempotency_keys, answers, documents to steadfast_api;
 
 create function steadfast_tenant() returns bigint language sql stable parallel safe

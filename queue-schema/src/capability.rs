@@ -85,6 +85,14 @@ pub async fn trip(db: &Db, name: &str, tenant_id: Option<i64>, epoch: i64, actor
     })
 }
 
+/// Whether the breaker is on and still in that epoch.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn is_on(db: &Db, name: &str, epoch: i64) -> Result<bool, DbError> {
+    sqlx::query_scalar(sql!("capability/is_on")).bind(name).bind(epoch).fetch_one(&db.pool).await
+}
+
 /// One line of a breaker's history.
 #[derive(Clone, Debug, FromRow, Serialize)]
 pub struct Event {

@@ -2,5 +2,15 @@
 //!
 //! One binary for all of them, because linking is what a test costs on two cores.
 
+#[path = "stories/answers.rs"]
+mod answers;
+#[path = "stories/claims.rs"]
+mod claims;
+#[path = "stories/doors.rs"]
+mod doors;
+#[path = "stories/parts.rs"]
+mod parts;
+#[path = "stories/rig.rs"]
+mod rig;
 #[path = "stories/schema.rs"]
 mod schema;

@@ -40,9 +40,14 @@ async fn well(context: &Context, endpoint: &Endpoint) {
 
 /// A failure from the wire becomes an outcome: the symptom is what it looked like, the endpoint's evidence says whose fault it
 /// was, and the endpoint or the breaker is told.
-async fn blame(context: &Context, group: &Group, endpoint: &Endpoint, job_id: i64, failure: ProviderFailure) -> Outcome {
+/// `alone`: the failed call carried this item and nothing else.
+async fn blame(context: &Context, group: &Group, endpoint: &Endpoint, job_id: i64, failure: ProviderFailure, alone: bool) -> Outcome {
     let answered_lately = endpoint::answered_lately(&context.db, endpoint.id, job_id).await.unwrap_or(false);
-    let class = class(failure.symptom, Evidence { answered_lately, alone: group.claims.len() == 1 });
+    let mut class = class(failure.symptom, Evidence { answered_lately, alone });
+    if class == RetryClass::Refused && !trip(context, group, endpoint, &failure).await {
+        // The same key and model passed with a control text a moment later: a stray refusal, or one about this item only.
+        class = RetryClass::ItemError;
+    }
     let jitter: f64 = rand::random();
     let mut outcome = Failure::new(class, failure.cause, &failure.error);
     match class {
@@ -62,7 +67,6 @@ async fn blame(context: &Context, group: &Group, endpoint: &Endpoint, job_id: i6
             }
             outcome = outcome.after(wait);
         }
-        RetryClass::Refused => trip(context, group, endpoint, &failure).await,
         _ => {}
     }
     Outcome::Failed(outcome)
@@ -76,14 +80,30 @@ async fn down(context: &Context, endpoint: &Endpoint, wait: Duration, cause: &st
     }
 }
 
-async fn trip(context: &Context, group: &Group, endpoint: &Endpoint, failure: &ProviderFailure) {
-    let (Some(name), Some(epoch)) = (group.kind.capability(), group.claims.first().and_then(|c| c.capability_epoch)) else { return };
-    let reason = format!("{}: {}", endpoint.name, failure.cause);
+/// Turns the breaker off for a refusal, once it is confirmed: a single stray 401 among good answers must not stop everybody
+/// (public case 71), so the control text is asked first. Later refusals of the same kind only count. False: not confirmed.
+async fn trip(context: &Context, group: &Group, endpoint: &Endpoint, failure: &ProviderFailure) -> bool {
+    let (Some(name), Some(epoch)) = (group.kind.capability(), group.claims.first().and_then(|c| c.capability_epoch)) else { return true };
+    // One at a time in this process: the second finds the breaker off and asks nobody.
+    let _one = context.confirming.lock().await;
+    match capability::is_on(&context.db, name, epoch).await {
+        Ok(true) => {
+            let limit = endpoint.timeout().min(Duration::from_secs(30));
+            if context.clients.probe(endpoint, limit).await.is_ok() {
+                tracing::warn!(endpoint = endpoint.name, cause = failure.cause, "refused once, but the control text passed: the breaker stays on");
+                return false;
+            }
+        }
+        Ok(false) => {}
+        Err(error) => tracing::warn!(%error, "could not look at the breaker"),
+    }
+    let reason = format!("{}: {}: {}", endpoint.name, failure.cause, failure.error);
     match capability::trip(&context.db, name, None, epoch, "system", &reason).await {
         Ok(capability::Trip::Tripped) => tracing::error!(capability = name, reason, "breaker off: the work is held until an operator turns it on"),
         Ok(capability::Trip::Counted | capability::Trip::Stale) => {}
         Err(error) => tracing::error!(%error, capability = name, "the breaker could not be tripped"),
     }
+    true
 }
 
 /// A failure of an engine in this process; never the wire's.

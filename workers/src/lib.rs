@@ -2,7 +2,7 @@
 //!
 //! `engine` holds what was claimed and writes back how it went; `pulse` keeps the leases on a thread that no handler can
 //! starve; `adapter` is the only file that names apalis; `run` is one attempt as one sentence; `handlers` do the work;
-//! `provider` holds the HTTP clients and the keys.
+//! `provider` holds the HTTP clients and the keys; `work` puts them together.
 
 pub mod adapter;
 pub mod child;
@@ -13,3 +13,4 @@ pub mod local;
 pub mod provider;
 pub mod pulse;
 pub mod run;
+pub mod work;

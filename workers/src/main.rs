@@ -1,25 +1,12 @@
-//! `steadfast-worker`: reads its settings, registers, claims and runs until told to stop.
+//! `steadfast-worker`: reads its settings, then works until told to stop.
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::Parser as _;
-use queue_schema::blob::Blobs;
-use queue_schema::claim::Taker;
-use queue_schema::hint::{self, Channel, Heard, Hinter};
-use queue_schema::worker::{self, Presence};
-use steadfast_workers::adapter::{self, Arm};
 use steadfast_workers::child;
 use steadfast_workers::config::Config;
-use steadfast_workers::engine::{Engine, Wake};
-use steadfast_workers::handlers;
-use steadfast_workers::local::Local;
-use steadfast_workers::provider::Clients;
-use steadfast_workers::pulse::Pulse;
-use steadfast_workers::run::Context;
-use tokio::sync::{mpsc, watch};
+use steadfast_workers::work::{Hooks, work};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -42,7 +29,9 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(work(config)) {
+    let stop = stop_signal(config.parent_pid);
+    let hooks = Hooks { on_ready: Some(Box::new(|boot_id| println!("worker ready boot={boot_id}"))), ..Hooks::default() };
+    match runtime.block_on(work(config, hooks, stop)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             tracing::error!(why, "stopped");
@@ -50,86 +39,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-async fn work(config: Config) -> Result<(), String> {
-    let kinds = config.kinds();
-    let places = config.places();
-    let local = Local::find(&config).map_err(|e| e.to_string())?;
-    let protocols = local.protocols();
-    let blobs = Blobs::open(&config.blobs).map_err(|e| e.to_string())?;
-    let connections = u32::try_from(places + 3).unwrap_or(u32::MAX).min(10);
-    let db = worker::open(&config.database_url, connections).map_err(|e| format!("STEADFAST_DATABASE_URL: {e}"))?;
-    let hinter = Hinter::start(db.clone());
-    // Positive, so that both halves of the lock's key are; random, so that a restart is somebody else.
-    let boot_id = (rand::random::<u64>() >> 1) as i64;
-    let taker = Taker { boot_id, lease: config.lease, protocols: protocols.clone() };
-    let engine = Engine::start(db.clone(), taker, hinter);
-    let context = Arc::new(Context { config: config.clone(), db, engine: engine.clone(), blobs, clients: Clients::new()?, local });
-
-    let reserved = Arm::new("interactive", kinds.clone(), true, 1);
-    let batch = Arm { reserved: Some(Box::new(reserved.clone())), ..Arm::new("batch", kinds.clone(), false, places) };
-    let (wake_reserved, heard_reserved) = Wake::new();
-    let (wake_batch, heard_batch) = Wake::new();
-    let wakes = vec![wake_reserved.clone(), wake_batch.clone()];
-
-    let (listening_tx, listening) = watch::channel(false);
-    let listener = (!config.pooler).then(|| listen(&config.database_url, wakes.clone(), kinds.clone(), listening_tx));
-    let (probe, mut probe_due) = mpsc::channel(1);
-    let prober = tokio::spawn({
-        let (context, protocols) = (context.clone(), protocols.clone());
-        async move {
-            while probe_due.recv().await.is_some() {
-                handlers::probe(&context, &protocols).await;
-            }
-        }
-    });
-    let presence = Presence {
-        boot_id,
-        host: host(),
-        pid: i32::try_from(std::process::id()).unwrap_or(0),
-        kinds: kinds.clone(),
-        locked: !config.pooler,
-    };
-    let pulse = Pulse { config: config.clone(), presence, protocols: protocols.clone(), engine: engine.clone(), wakes, probe, listening };
-    let (beating, ready) = pulse.start().await.map_err(|e| format!("the pulse thread cannot be started: {e}"))?;
-    let stop = stop_signal(config.parent_pid);
-    tokio::spawn(async move {
-        if ready.await.is_ok() {
-            println!("worker ready boot={boot_id}");
-            tracing::info!(boot_id, places, protocols = protocols.join(","), kinds = %kinds.iter().map(|k| k.as_str()).collect::<Vec<_>>().join(","), "worker ready");
-        }
-    });
-    let arms = vec![(reserved, wake_reserved, heard_reserved), (batch, wake_batch, heard_batch)];
-    let result = adapter::run_until(context, arms, stop, config.drain).await;
-    // Renewals go on until the last settlement is written, then the sign-off.
-    prober.abort();
-    drop(listener);
-    beating.stop().await;
-    tracing::info!(settled = engine.settled.load(Ordering::Relaxed), lost = engine.late.load(Ordering::Relaxed), "stopped");
-    result
-}
-
-/// Hints become rings; a subscription that is new means looking at everything once.
-fn listen(url: &str, wakes: Vec<Wake>, kinds: Vec<queue_schema::JobKind>, healthy: watch::Sender<bool>) -> tokio_util::task::AbortOnDropHandle<()> {
-    let (mut heard, task) = hint::listen(url, Channel::Jobs);
-    tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
-        let _listener = task;
-        while let Some(h) = heard.recv().await {
-            match h {
-                Heard::Jobs(kind, lane) => wakes.iter().for_each(|w| w.wake([(kind, lane)])),
-                Heard::Subscribed => {
-                    healthy.send_replace(true);
-                    wakes.iter().for_each(|w| w.wake(kinds.iter().map(|k| (*k, k.lane()))));
-                }
-                Heard::Lost => {
-                    healthy.send_replace(false);
-                    tracing::warn!("no wake-up hints for now: polling faster until the subscription is back");
-                }
-                Heard::Answer(_) => {}
-            }
-        }
-    }))
 }
 
 async fn stop_signal(parent: Option<i32>) {
@@ -155,8 +64,4 @@ async fn orphaned(parent: Option<i32>) {
             return;
         }
     }
-}
-
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -22,7 +22,13 @@ pub struct Context {
     pub blobs: Blobs,
     pub clients: Clients,
     pub local: Local,
+    /// Held while a refusal is being confirmed, so that a burst of them asks once.
+    pub confirming: tokio::sync::Mutex<()>,
+    pub on_start: Option<OnStart>,
 }
+
+/// Told of each claim just before its handler: what the benchmark's latency is measured by.
+pub type OnStart = Arc<dyn Fn(&Claim) + Send + Sync>;
 
 /// Runs a group; the result has one outcome per claim, in their order. It returns early when the group is told to stop.
 pub async fn run(context: &Context, group: &Group) -> Vec<Outcome> {
@@ -48,6 +54,9 @@ async fn start_and_do(context: &Context, group: &Group) -> Vec<Outcome> {
             }
             Ok(_) => {}
         }
+    }
+    if let Some(tell) = &context.on_start {
+        group.claims.iter().for_each(|claim| tell(claim));
     }
     match group.kind {
         JobKind::Extract => handlers::extract::handle(context, group).await,

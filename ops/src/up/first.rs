@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::say::Say;
@@ -47,7 +49,7 @@ impl Api {
         }
     }
 
-    async fn json(&self, request: reqwest::RequestBuilder, token: &str) -> Result<Value> {
+    async fn json<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder, token: &str) -> Result<T> {
         let answer = request.bearer_auth(token).send().await?;
         let status = answer.status();
         let text = answer.text().await?;
@@ -61,7 +63,7 @@ impl Api {
                 .unwrap_or(&text);
             bail!("the API answers {status}: {said}");
         }
-        serde_json::from_str(&text).context("the API answers with something that is not JSON")
+        serde_json::from_str(&text).context("the API's answer is not as expected")
     }
 
     fn at(&self, path: &str, query: &[(&str, &str)]) -> Result<url::Url> {
@@ -69,7 +71,7 @@ impl Api {
     }
 
     async fn first_space(&self, token: &str) -> Result<String> {
-        let spaces = self.json(self.http.get(format!("{}/api/v1/spaces", self.url)), token).await?;
+        let spaces: Value = self.json(self.http.get(format!("{}/api/v1/spaces", self.url)), token).await?;
         match spaces.pointer("/data/0/id") {
             Some(Value::String(id)) => Ok(id.clone()),
             Some(id) if id.is_number() => Ok(id.to_string()),
@@ -89,11 +91,11 @@ impl Api {
             .header("idempotency-key", format!("sample-{name}"))
             .header("content-type", "application/octet-stream")
             .body(bytes);
-        self.json(request, token).await?;
+        self.json::<Value>(request, token).await?;
         Ok(())
     }
 
-    async fn search(&self, token: &str, question: &str) -> Result<Value> {
+    async fn search(&self, token: &str, question: &str) -> Result<Answer> {
         self.json(
             self.http.get(self.at("/api/v1/search", &[("query", question), ("limit", "3")])?),
             token,
@@ -148,59 +150,56 @@ pub(super) async fn welcome(api: &Api, token: &str, question: &str, say: Say) ->
     let began = Instant::now();
     loop {
         let answer = api.search(token, question).await?;
-        let degraded = answer.pointer("/diagnostics/degraded").and_then(Value::as_bool).unwrap_or(true);
-        let pending = answer.pointer("/diagnostics/pending").and_then(count);
-        let found = results(&answer).first().map(|result| describe(result));
-        if let (false, Some(0) | None, Some(found)) = (degraded, pending, found) {
+        let pending = answer.diagnostics.pending;
+        if !answer.diagnostics.degraded
+            && pending == 0
+            && let Some(hit) = answer.results.first()
+        {
             step.done(format!("asked: {question}"));
-            say.line(format!("  found: {found}"));
+            say.line(format!("  found in {}", hit.in_one_line()));
             return Ok(());
         }
         if began.elapsed() > PATIENCE {
-            let left = pending.map_or_else(String::new, |pending| format!(" ({pending} pending)"));
             step.done(format!(
-                "the samples are still being read{left}: search again in a while, `steadfast jobs ls` shows how far they are"
+                "the samples are still being read ({pending} pending): search in a while, `steadfast jobs ls` shows how far they are"
             ));
             return Ok(());
         }
-        if let Some(pending) = pending {
-            step.note(format!("reading them ({pending} pending), then asking: {question}"));
-        }
+        step.note(format!("reading them ({pending} pending), then asking: {question}"));
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
 }
 
-fn results(answer: &Value) -> &[Value] {
-    ["results", "data"]
-        .iter()
-        .find_map(|name| answer.get(name)?.as_array())
-        .map_or(&[], Vec::as_slice)
+/// What we read of a search answer.
+#[derive(Deserialize)]
+struct Answer {
+    results: Vec<Hit>,
+    diagnostics: Diagnostics,
 }
 
-/// A count that is given as a number, or as an object with one number per stage.
-fn count(value: &Value) -> Option<u64> {
-    match value {
-        Value::Object(stages) => Some(stages.values().filter_map(Value::as_u64).sum()),
-        plain => plain.as_u64(),
-    }
+#[derive(Deserialize)]
+struct Hit {
+    memory: Memory,
+    snippet: String,
 }
 
-fn describe(result: &Value) -> String {
-    let word = |names: &[&str]| {
-        names
-            .iter()
-            .find_map(|name| result.get(name)?.as_str())
-            .unwrap_or_default()
-            .to_owned()
-    };
-    let text = word(&["snippet", "content", "text"])
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ");
-    let short: String = text.chars().take(140).collect();
-    let dots = if short.len() < text.len() { " …" } else { "" };
-    match word(&["title", "filename", "name"]) {
-        title if title.is_empty() => format!("“{short}{dots}”"),
-        title => format!("{title}: “{short}{dots}”"),
+#[derive(Deserialize)]
+struct Memory {
+    title: String,
+}
+
+#[derive(Deserialize)]
+struct Diagnostics {
+    degraded: bool,
+    /// Pieces that are not searchable by meaning yet.
+    pending: u64,
+}
+
+impl Hit {
+    fn in_one_line(&self) -> String {
+        let text = self.snippet.split_whitespace().collect::<Vec<_>>().join(" ");
+        let short: String = text.chars().take(200).collect();
+        let dots = if short.len() < text.len() { " …" } else { "" };
+        format!("{}: “{short}{dots}”", self.memory.title)
     }
 }

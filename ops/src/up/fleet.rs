@@ -44,6 +44,8 @@ struct Member {
 pub(super) struct Health {
     name: String,
     log: PathBuf,
+    /// How long the log was before this start.
+    log_from: usize,
     deaths: watch::Receiver<Option<ExitStatus>>,
 }
 
@@ -55,7 +57,7 @@ impl Health {
             done = work => done,
             died = async { deaths.wait_for(Option::is_some).await.map(|status| *status) } => {
                 let how = died.ok().flatten().map_or_else(|| "it is gone".to_owned(), |status| status.to_string());
-                bail!("{} ended at once ({how}); the end of {}:\n{}", self.name, self.log.display(), process::tail(&self.log, 12));
+                bail!("{} ended at once ({how}); the end of {}:\n{}", self.name, self.log.display(), process::tail(&self.log, self.log_from, 12));
             }
         }
     }
@@ -72,11 +74,13 @@ impl Fleet {
 
     /// Starts a part and keeps it running until the fleet's phase reaches `leaves_at`.
     pub(super) fn start(&mut self, spec: Spec, leaves_at: Phase) -> Result<Health> {
+        let log_from = std::fs::metadata(&spec.log).map_or(0, |log| usize::try_from(log.len()).unwrap_or(0));
         let child = spec.spawn()?;
         let (deaths, seen) = watch::channel(None);
         let health = Health {
             name: spec.name.clone(),
             log: spec.log.clone(),
+            log_from,
             deaths: seen,
         };
         let task = tokio::spawn(keep(self.say, spec, child, self.phase.subscribe(), leaves_at, deaths));

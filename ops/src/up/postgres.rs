@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal};
 
 use super::fleet::{Fleet, Phase};
-use super::process::{Account, Spec, find_program, tail};
+use super::process::{Account, Spec, find_program};
 use super::say::Say;
 use super::state::{Folder, Secrets, State};
 
@@ -363,10 +363,7 @@ async fn ready(data: &Path, before: Vec<String>) -> Result<()> {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    bail!(
-        "Postgres is not ready after a minute (recovering after a crash may take long): {}",
-        tail(&data.join("../../logs/postgres.log"), 5)
-    )
+    bail!("Postgres is not ready after a minute; recovering after a crash may take long, logs/postgres.log says how far it is")
 }
 
 /// The server of this very cluster, when one runs that is not ours. A pid file alone proves nothing, the number may be another program's by now:

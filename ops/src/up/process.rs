@@ -134,10 +134,11 @@ fn open_log(log: &Path) -> Result<File> {
         .with_context(|| format!("cannot write {}", log.display()))
 }
 
-/// The last lines of a log, for an error message.
-pub(super) fn tail(log: &Path, lines: usize) -> String {
+/// The last lines of what was written to a log after its first `from` bytes, for an error message.
+pub(super) fn tail(log: &Path, from: usize, lines: usize) -> String {
     let text = std::fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
+    // A log that was set aside meanwhile is new from its beginning.
+    let text = String::from_utf8_lossy(text.get(from..).unwrap_or(&text));
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..]
         .iter()

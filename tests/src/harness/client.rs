@@ -69,7 +69,6 @@ impl Client {
     }
 
     /// A request with the token on it; finish it and hand it to [`Client::send`].
-    #[must_use]
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.base));
         if self.token.is_empty() {

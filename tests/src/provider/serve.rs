@@ -151,6 +151,8 @@ async fn call(state: &Arc<State>, mut conn: Conn, request: Request) -> Option<Co
     match plan.fault {
         None => {}
         Some(Fault::Close) => {
+            // The record first, here and below: a caller that has seen the end must find it there.
+            drop(end);
             conn.close().await;
             return None;
         }
@@ -191,16 +193,21 @@ async fn call(state: &Arc<State>, mut conn: Conn, request: Request) -> Option<Co
                     conn.gone().await;
                     return cancelled(state, &mut end, 0);
                 }
-                Stop::Close => conn.close().await,
-                Stop::Reset => conn.reset(),
+                Stop::Close => {
+                    drop(end);
+                    conn.close().await;
+                }
+                Stop::Reset => {
+                    drop(end);
+                    conn.reset();
+                }
             }
             return None;
         }
     }
-    // The record first: a caller that has its answer must find it there.
     sent(wire.status);
     end.outcome = Outcome::Answered;
-    let seen = End::close_now(end);
+    let seen = end.close_now();
     if conn.send(&wire.whole()).await.is_err() {
         state.note(seen, |c| c.outcome = Outcome::Cancelled);
         return None;

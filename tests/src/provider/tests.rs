@@ -238,7 +238,7 @@ async fn the_wire_breaks_where_the_script_says() {
         how: Framing::ContentLength,
     }));
     p.rule(Rule::text("CUT-CHUNK").then(Action::Cut { how: Framing::Chunked }));
-    p.rule(Rule::text("MID-RESET").then(Action::Reset { at: At::MidBody }));
+    p.rule(Rule::text("MIDWAY").then(Action::Reset { at: At::MidBody }));
 
     let (got, end) = drain(&mut raw(&p, "RESET").await).await;
     assert_eq!(
@@ -266,7 +266,7 @@ async fn the_wire_breaks_where_the_script_says() {
         got.contains("transfer-encoding: chunked") && !got.ends_with("0\r\n\r\n") && got.contains("embedding") && end.is_ok(),
         "{got}"
     );
-    let (_, end) = drain(&mut raw(&p, "MID-RESET").await).await;
+    let (_, end) = drain(&mut raw(&p, "MIDWAY").await).await;
     assert_eq!(end.expect_err("a reset").kind(), io::ErrorKind::ConnectionReset);
 
     let calls = p.wait_calls(5).await;

@@ -30,12 +30,18 @@ async fn s_every_statement_prepares() {
     assert!(files.len() > 20, "only {} statements below {}", files.len(), root.display());
 
     let mut failures = Vec::new();
-    for (db, server, not_for_it) in [
-        (&with_pgvector, "with pgvector", "_signbit.sql"),
-        (&without, "15 without pgvector", "_pgvector.sql"),
+    for (db, server, own, other) in [
+        (&with_pgvector, "with pgvector", "_pgvector.sql", "_signbit.sql"),
+        (&without, "15 without pgvector", "_signbit.sql", "_pgvector.sql"),
     ] {
         let mut conn = db.pool.acquire().await.expect("a connection");
-        for file in files.iter().filter(|f| !f.to_string_lossy().ends_with(not_for_it)) {
+        // Left out is only what has a twin for this server; a file without one must do everywhere, whatever its name.
+        let has_twin = |f: &Path| {
+            f.to_string_lossy()
+                .strip_suffix(other)
+                .is_some_and(|stem| Path::new(&format!("{stem}{own}")).exists())
+        };
+        for file in files.iter().filter(|f| !has_twin(f)) {
             let sql = std::fs::read_to_string(file).expect("a file that was just listed");
             if let Err(e) = conn.prepare(AssertSqlSafe(sql).into_sql_str()).await {
                 failures.push(format!("{} ({server}): {e}", file.strip_prefix(&root).unwrap_or(file).display()));

@@ -241,6 +241,9 @@ impl Output {
             EngineError::Unavailable("tesseract cannot load its language data: install tesseract-ocr-eng or correct TESSDATA_PREFIX".into())
         } else if said(&["Image too large"]) {
             EngineError::BadInput("the picture is too large to be read: scan it at a lower resolution".into())
+        } else if matches!(self.status.code(), Some(126 | 127)) {
+            // The leash started and did not find what it should hold.
+            EngineError::Unavailable("tesseract cannot be started any more: install tesseract-ocr again".into())
         } else if self.status.code() == Some(1) {
             EngineError::BadInput("the picture is damaged and cannot be read: send it again".into())
         } else {
@@ -248,6 +251,9 @@ impl Output {
         }
     }
 }
+
+/// What the child wrote to stdout and to stderr.
+type Said = (Vec<u8>, Vec<u8>);
 
 /// A child that does not outlive this value.
 struct Running {
@@ -261,7 +267,7 @@ impl Running {
 
     /// Collect the output on threads and report once the child has ended, without reaping it: until we reap, its number belongs to it,
     /// and killing the group cannot hit a stranger.
-    fn watch(&mut self) -> Result<Receiver<(Vec<u8>, Vec<u8>)>, EngineError> {
+    fn watch(&mut self) -> Result<Receiver<Said>, EngineError> {
         let lost = || EngineError::Failed("tesseract's output could not be read".into());
         let stdout = self.child.stdout.take().ok_or_else(lost)?;
         let mut stderr = self.child.stderr.take().ok_or_else(lost)?;
@@ -505,6 +511,7 @@ mod tests {
             matches!(read("echo 'Error in pixReadStream /secret/path' >&2; exit 1"), EngineError::BadInput(text) if !text.contains("secret"))
         );
         assert!(matches!(read("echo 'std::bad_alloc' >&2; kill -ABRT $$"), EngineError::Failed(text) if text.contains("memory")));
+        assert!(matches!(read("exit 127"), EngineError::Unavailable(_)));
         assert!(matches!(read("kill -SEGV $$"), EngineError::Failed(text) if text.contains("signal 11")));
     }
 }

@@ -14,7 +14,7 @@ use steadfast_engines::EngineError;
 
 use super::{blame, database_away, local_failure, well};
 use crate::engine::Group;
-use crate::provider::{ProviderFailure, Symptom};
+use crate::provider::ProviderFailure;
 use crate::run::{Context, all};
 
 /// A text on its way: which claim it belongs to.
@@ -144,7 +144,7 @@ fn remote<'a>(context: &'a Context, group: &'a Group, endpoint: Arc<Endpoint>, p
             let outcome = match &said {
                 // One verdict about the endpoint is enough for the whole batch.
                 Some(Outcome::Failed(f)) => Outcome::Failed(f.clone()),
-                _ => blame(context, group, &endpoint, job_id, failure.clone()).await,
+                _ => blame(context, group, &endpoint, job_id, failure.clone(), pieces.len() == 1).await,
             };
             if let Outcome::Failed(f) = &outcome {
                 said = Some(Outcome::Failed(f.clone()));
@@ -159,12 +159,11 @@ fn remote<'a>(context: &'a Context, group: &'a Group, endpoint: Arc<Endpoint>, p
 /// Whether halving can help: the refusal is about the input, and for the ambiguous ones the endpoint has answered something else
 /// within the minute (D7: never bisect during an outage).
 async fn splits(context: &Context, group: &Group, endpoint: &Endpoint, failure: &ProviderFailure) -> bool {
-    match failure.symptom {
-        Symptom::Oversize | Symptom::BadItem | Symptom::InvalidVector | Symptom::EmptyOutput => true,
-        Symptom::ServerError | Symptom::InvalidResponse => match group.claims.first() {
-            Some(c) => endpoint::answered_lately(&context.db, endpoint.id, c.job_id).await.unwrap_or(false),
-            None => false,
-        },
+    if failure.symptom.answered() {
+        return true;
+    }
+    match group.claims.first() {
+        Some(c) if failure.symptom.splits() => endpoint::answered_lately(&context.db, endpoint.id, c.job_id).await.unwrap_or(false),
         _ => false,
     }
 }

@@ -43,7 +43,7 @@ async fn one(context: &Context, group: &Group, endpoint: &Endpoint, claim: &Arc<
     } else {
         match context.clients.ocr(endpoint, &png, endpoint.timeout()).await {
             Ok(read) => (read.text, read.confidence),
-            Err(failure) => return blame(context, group, endpoint, claim.job_id, failure).await,
+            Err(failure) => return blame(context, group, endpoint, claim.job_id, failure, true).await,
         }
     };
     well(context, endpoint).await;

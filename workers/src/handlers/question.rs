@@ -28,7 +28,7 @@ pub async fn handle(context: &Context, group: &Group) -> Vec<Outcome> {
         } else {
             match context.clients.embed(&endpoint, std::slice::from_ref(&text), context.config.question_timeout).await {
                 Ok(a) => Ok((a.model, a.vectors)),
-                Err(f) => Err(blame(context, group, &endpoint, claim.job_id, f).await),
+                Err(f) => Err(blame(context, group, &endpoint, claim.job_id, f, true).await),
             }
         };
         outcomes.push(match answer {

@@ -437,14 +437,19 @@ fn unreachable(e: &reqwest::Error, url: &Url) -> ProviderFailure {
                     "connection_reset"
                 }
                 std::io::ErrorKind::HostUnreachable | std::io::ErrorKind::NetworkUnreachable => "no_route",
-                // An error of TLS travels inside one of these.
-                _ if io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => "tls",
+                _ if holds_tls(io) => "tls",
                 _ => cause,
             };
         }
         at = source.source();
     }
     ProviderFailure::new(Symptom::Unreachable, cause, format!("no answer from {}: {}", shown(url), chain(e)))
+}
+
+/// An error of TLS travels inside an I/O error, or inside one in another; `source` steps over what they hold.
+fn holds_tls(e: &std::io::Error) -> bool {
+    let Some(inner) = e.get_ref() else { return false };
+    inner.is::<rustls::Error>() || inner.downcast_ref().is_some_and(holds_tls)
 }
 
 /// An error with its sources; never the URL, whose query may hold a secret.

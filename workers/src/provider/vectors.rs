@@ -74,6 +74,10 @@ pub(super) fn read(body: &str, sent: usize, dims: Option<i32>) -> Result<Read, P
             })?
         }
     };
+    // A derived reader also takes a list for a struct, member by member.
+    if !body.trim_start().starts_with('{') {
+        return Err(rubbish("not_json", "the answer is not a JSON object"));
+    }
     let data = reply.data.map(RawValue::get).filter(|d| *d != "null");
     let Some(data) = data else {
         let cause = if reply.error.is_some_and(|e| e.get() != "null") {
@@ -97,8 +101,10 @@ pub(super) fn read(body: &str, sent: usize, dims: Option<i32>) -> Result<Read, P
     let mut indexed = 0;
     let mut taken = vec![false; sent];
     for (position, item) in items.iter().enumerate() {
-        let item: Item<'_> =
-            serde_json::from_str(item.get()).map_err(|_| rubbish("bad_item", format!("entry {position} of \"data\" is not an object")))?;
+        let item: Item<'_> = Some(item.get())
+            .filter(|raw| raw.starts_with('{'))
+            .and_then(|raw| serde_json::from_str(raw).ok())
+            .ok_or_else(|| rubbish("bad_item", format!("entry {position} of \"data\" is not an object")))?;
         let place = match item.index.map(RawValue::get).filter(|i| *i != "null") {
             None => position,
             Some(index) => {
@@ -256,6 +262,7 @@ mod tests {
             ("", "not_json"),
             (r#"{"data":[{"embedding":[1,0]}"#, "not_json"),
             (r#"{"data":[3]}"#, "bad_item"),
+            (r#"{"data":[[0,[1,0]]]}"#, "bad_item"),
         ] {
             assert_eq!(failed(body, 1), (Symptom::InvalidResponse, cause, None), "{body}");
         }

@@ -89,7 +89,7 @@ fn text_is_repaired_at_the_door() {
     // A lone surrogate, in UTF-16 and smuggled through UTF-8; an odd byte at the end.
     assert_eq!(text_of(b"\xff\xfea\0\x00\xd8b\0"), "a\u{fffd}b");
     assert_eq!(text_of(b"\xff\xfea\0b"), "a\u{fffd}");
-    let smuggled = [&"ééééééééééééééééééééééééééé ".as_bytes()[..], b"\xed\xa0\x80 end"].concat();
+    let smuggled = ["ééééééééééééééééééééééééééé ".as_bytes(), b"\xed\xa0\x80 end"].concat();
     assert!(text_of(&smuggled).ends_with("\u{fffd} end"));
 }
 
