@@ -60,9 +60,15 @@ pub(crate) struct Args {
     #[arg(long)]
     no_samples: bool,
 
-    /// Use this Postgres (15 or newer) instead of the embedded one, with the owner's login
-    #[arg(long, value_name = "URL")]
+    /// The `--database-url` of all verbs; here: use this Postgres (15 or newer) instead of the embedded one, with the owner's login
+    #[arg(skip)]
     database_url: Option<String>,
+}
+
+impl Args {
+    pub(crate) fn with_database(self, database_url: Option<String>) -> Self {
+        Self { database_url, ..self }
+    }
 }
 
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {

@@ -174,10 +174,8 @@ pub async fn renew(db: &Db, held: &[Key], lease: Duration) -> Result<Vec<Renewed
 /// What a settlement did.
 #[derive(Debug, Default)]
 pub struct Settled {
-    /// How many claims were written.
-    pub settled: usize,
-    /// How many had been lost; nothing of theirs was written.
-    pub lost: usize,
+    /// The jobs whose claims were written; the others had been lost and nothing of theirs was.
+    pub ours: HashSet<i64>,
     /// Kinds that have new work waiting because of it.
     pub woken: HashSet<JobKind>,
 }
@@ -225,8 +223,7 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)]) -> Result<Settled,
         e.consequences(&mut tx).await?;
     }
     tx.commit().await?;
-    let settled = ours.len();
-    Ok(Settled { settled, lost: total - settled, woken })
+    Ok(Settled { ours, woken })
 }
 
 /// Questions leave no history: answered ones go, failed ones go too once whoever waits has been told why.

@@ -170,7 +170,7 @@ impl CopyJobs for Conn {
 }
 
 /// A job as it stands, wherever its row lives now.
-#[derive(Clone, Debug, FromRow)]
+#[derive(Clone, Debug, FromRow, serde::Serialize)]
 pub struct JobRow {
     pub id: i64,
     pub kind: String,
@@ -242,7 +242,7 @@ pub async fn list_done(conn: &mut Conn, f: &Filter) -> Result<Vec<JobRow>, DbErr
 }
 
 /// One failed attempt.
-#[derive(Clone, Debug, FromRow)]
+#[derive(Clone, Debug, FromRow, serde::Serialize)]
 pub struct Attempt {
     pub attempt: i32,
     pub class: String,
@@ -286,7 +286,7 @@ pub async fn done_children(conn: &mut Conn, root_id: i64) -> Result<i64, DbError
 }
 
 /// A job that was made due again.
-#[derive(Clone, Debug, FromRow)]
+#[derive(Clone, Debug, FromRow, serde::Serialize)]
 pub struct Retried {
     pub id: i64,
     pub kind: String,
@@ -319,7 +319,7 @@ pub async fn retry(conn: &mut Conn, ids: &[i64], actor: &str, reason: &str, forc
 }
 
 /// A job that was cancelled, or, when `running`, asked to stop.
-#[derive(Clone, Copy, Debug, FromRow)]
+#[derive(Clone, Copy, Debug, FromRow, serde::Serialize)]
 pub struct Cancelled {
     pub id: i64,
     pub running: bool,
@@ -332,7 +332,7 @@ pub async fn cancel(conn: &mut Conn, ids: &[i64], actor: &str, reason: &str) -> 
 }
 
 /// The gauges of decision B52, for one kind.
-#[derive(Clone, Debug, FromRow)]
+#[derive(Clone, Debug, FromRow, serde::Serialize)]
 pub struct Counts {
     pub kind: String,
     pub due: i64,

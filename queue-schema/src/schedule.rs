@@ -21,3 +21,11 @@ pub async fn run_due(db: &Db) -> Result<Vec<JobKind>, DbError> {
     tx.commit().await?;
     Ok(kinds)
 }
+
+/// The tenant that the house's own work belongs to: the first.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn house_tenant(db: &Db) -> Result<i64, DbError> {
+    sqlx::query_scalar(sql!("schedule/house_tenant")).fetch_one(&db.pool).await
+}

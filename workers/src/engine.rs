@@ -294,7 +294,7 @@ impl Engine {
                 return;
             }
             match claim::settle(&self.db, &batch).await {
-                Ok(settled) => return self.written(&batch, &settled).await,
+                Ok(settled) => return self.written(&batch, &settled),
                 Err(error) if db::is_transient(&error) => {
                     tracing::warn!(%error, jobs = batch.len(), "cannot settle yet; trying again while the leases live");
                     tokio::time::sleep(wait).await;
@@ -319,18 +319,21 @@ impl Engine {
         }
     }
 
-    async fn written(&self, batch: &[(Arc<Claim>, Outcome)], settled: &claim::Settled) {
+    fn written(&self, batch: &[(Arc<Claim>, Outcome)], settled: &claim::Settled) {
+        let mut late = Vec::new();
         {
             let mut held = lock(&self.held);
             for (c, _) in batch {
-                held.remove(&c.key());
+                // One that the pulse has taken out of the registry meanwhile was counted there.
+                if held.remove(&c.key()).is_some() && !settled.ours.contains(&c.job_id) {
+                    late.push(c.job_id);
+                }
             }
         }
-        self.settled.fetch_add(settled.settled, Ordering::Relaxed);
-        self.count_late(settled.lost);
-        if settled.lost > 0 {
-            let late: Vec<i64> = batch.iter().map(|(c, _)| c.job_id).collect();
-            tracing::warn!(lost = settled.lost, jobs = ?late, "late settlement refused by the fence; nothing of it was written");
+        self.settled.fetch_add(settled.ours.len(), Ordering::Relaxed);
+        if !late.is_empty() {
+            tracing::warn!(jobs = ?late, "late settlement refused by the fence; nothing of it was written");
+            self.count_late(late.len());
         }
         for kind in &settled.woken {
             self.hinter.wake(*kind, kind.lane());

@@ -28,6 +28,7 @@ impl Local {
     pub fn find(config: &Config) -> Result<Self, EngineError> {
         let chars = config.chunk_chars as usize;
         let chunker = Chunker::new(chars, chars / 7)?.with_token_limit(MAX_TOKENS, Arc::new(estimate_tokens));
+        sweep_leftovers();
         let model_dir = config.model_dir.clone().filter(|dir| {
             let there = dir.join("model.safetensors").is_file();
             if !there {
@@ -79,5 +80,18 @@ impl Local {
     /// When it is not installed.
     pub fn tesseract(&self) -> Result<Tesseract, EngineError> {
         self.tesseract.clone().ok_or_else(|| EngineError::Unavailable("tesseract is not installed here".to_owned()))
+    }
+}
+
+/// A worker that was killed in mid-OCR left one page in a temporary folder. Older than a day, nobody reads it any more.
+fn sweep_leftovers() {
+    let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else { return };
+    for entry in entries.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("steadfast-ocr-")) {
+        let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
+        if age.is_some_and(|a| a > std::time::Duration::from_secs(86_400))
+            && let Err(error) = std::fs::remove_dir_all(entry.path())
+        {
+            tracing::debug!(%error, "a page left by a killed worker could not be removed");
+        }
     }
 }

@@ -10,6 +10,7 @@ use queue_schema::hint::Hinter;
 use queue_schema::job::{self, NewJob};
 use queue_schema::{Db, JobKind, Lane, Role};
 use sqlx::Connection as _;
+use sqlx::postgres::PgPoolOptions;
 use steadfast_workers::config::Config;
 use steadfast_workers::work::{Hooks, work};
 use tokio::sync::oneshot;
@@ -53,34 +54,21 @@ async fn enqueue(url: String, n: usize) -> Result<Duration> {
 }
 
 async fn drain(url: String, n: usize) -> Result<Drained> {
-    let mut conn = sqlx::PgConnection::connect(&url).await?;
+    let ask = PgPoolOptions::new().max_connections(1).connect(&url).await?;
     let board = hits::board(n);
     let started = Instant::now();
     let worker = Worker::start(&url, &["--kinds", "noop"])?;
-    let mut drained = Drained::default();
-    // A statement at a time over one connection: the closure cannot lend it to several.
-    let done = async {
-        if !board.all(peer::LIMIT).await {
-            bail!("only {} handlers had begun after {} s", board.count(), peer::LIMIT.as_secs());
-        }
-        drained.handlers = Some(started.elapsed());
-        while sqlx::query_scalar::<_, bool>("select exists (select from jobs)").fetch_one(&mut conn).await? {
-            if started.elapsed() > peer::LIMIT {
-                bail!("every handler ran, but jobs are left in the live table");
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        drained.total = started.elapsed();
-        Ok(())
-    };
-    done.await?;
-    drained.repeated = board.repeated();
+    let drained = peer::finished(started, &board, || async {
+        Ok(!sqlx::query_scalar::<_, bool>("select exists (select from jobs)").fetch_one(&ask).await?)
+    })
+    .await;
     worker.stop().await?;
     // A fast queue that loses or doubles a job has not been fast.
     let (rows, right): (i64, i64) = sqlx::query_as("select count(*), count(*) filter (where status = 'done' and attempts = 1 and forgiven = 0) from jobs_done")
-        .fetch_one(&mut conn)
+        .fetch_one(&ask)
         .await?;
-    conn.close().await?;
+    ask.close().await;
+    let drained = drained?;
     anyhow::ensure!(rows == n as i64 && right == rows, "of {n} jobs {rows} are finished, {right} of them done at the first attempt");
     Ok(drained)
 }

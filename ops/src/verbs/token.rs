@@ -1,0 +1,89 @@
+//! `token`: who may ask the API.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Subcommand;
+use queue_schema::tenant;
+use serde_json::json;
+
+use super::ctx::{Ctx, ago};
+
+/// Make, list and revoke bearer tokens
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:\n  steadfast token create --user ann --space Contracts --expires 90d\n  steadfast token ls\n  steadfast token revoke 3 --yes\n\nA token is shown once; the database holds only its hash.")]
+pub(crate) enum Verb {
+    /// A token for a user; user and Space are made when they are missing
+    Create {
+        #[arg(long)]
+        user: String,
+        /// The Space it is a member of
+        #[arg(long, default_value = "Documents")]
+        space: String,
+        /// A name to know it by
+        #[arg(long, default_value = "made by hand")]
+        name: String,
+        /// After which time it ends, e.g. 90d
+        #[arg(long, value_parser = humantime::parse_duration)]
+        expires: Option<Duration>,
+    },
+    /// All tokens, without their secrets
+    Ls,
+    /// End a token at once
+    Revoke {
+        id: i64,
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
+pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
+    let db = ctx.db()?;
+    match verb {
+        Verb::Create { user, space, name, expires } => {
+            for (field, value) in [("--user", &user), ("--space", &space), ("--name", &name)] {
+                if value.trim().is_empty() || value.chars().any(char::is_control) {
+                    bail!("{field} is empty or has control characters");
+                }
+            }
+            let made = tenant::create_token(&db, &user, &name, &space, expires).await?;
+            if ctx.json {
+                ctx.show(&json!({ "id": made.id, "token": made.token, "userId": made.user_id.to_string(), "spaceId": made.space_id.to_string(), "expiresAt": made.expires_at }))?;
+            } else {
+                // The token alone on stdout, so that it can be piped; the rest is for the person.
+                println!("{}", made.token);
+                eprintln!("token {} for {user} in Space {space} ({}); it is not shown again", made.id, made.space_id);
+            }
+        }
+        Verb::Ls => {
+            let tokens = tenant::list_tokens(&db).await?;
+            if ctx.json {
+                ctx.show(&tokens)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            let now = db.now().await?;
+            let rows = tokens
+                .into_iter()
+                .map(|t| {
+                    let state = match (t.revoked_at, t.expires_at) {
+                        (Some(at), _) => format!("revoked {}", ago(now, at)),
+                        (None, Some(at)) if at <= now => format!("expired {}", ago(now, at)),
+                        (None, Some(at)) => format!("ends {}", ago(now, at)),
+                        (None, None) => "valid".to_owned(),
+                    };
+                    vec![t.id.to_string(), t.user, t.name, state, t.last_used_at.map_or_else(|| "never".to_owned(), |at| ago(now, at))]
+                })
+                .collect();
+            ctx.table(&["id", "user", "name", "state", "last used"], rows);
+        }
+        Verb::Revoke { id, yes } => {
+            ctx.confirm(yes, &format!("revoke token {id}; whoever uses it is refused from now on"))?;
+            if !tenant::revoke_token(&db, id).await? {
+                bail!("there is no valid token {id}: see `steadfast token ls`");
+            }
+            if ctx.json { ctx.show(&json!({ "revoked": id }))? } else { println!("token {id} is revoked") }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,28 @@
+//! The measures, each a part of the report.
+
+pub mod claim;
+pub mod enqueue;
+pub mod pickup;
+pub mod question;
+pub mod rest;
+pub mod throughput;
+
+use std::path::PathBuf;
+
+use crate::server::Server;
+
+/// What every measure needs to know.
+pub struct Bench {
+    pub server: Server,
+    pub rounds: usize,
+    pub jobs: usize,
+    pub worker: Option<PathBuf>,
+    /// Keys of the rivals to leave out.
+    pub without: Vec<String>,
+}
+
+impl Bench {
+    pub fn peers(&self) -> Vec<crate::peer::Peer> {
+        crate::peer::all().into_iter().filter(|p| !self.without.iter().any(|w| w == p.key)).collect()
+    }
+}
