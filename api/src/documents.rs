@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
+use queue_schema::diagnostics;
 use queue_schema::document::{self, DocumentRow};
 use queue_schema::{Db, tenant::Scope};
 use serde::Serialize;
@@ -35,6 +36,11 @@ pub struct Document {
     pub bytes: i64,
     /// Pieces that can be found.
     pub memory_count: i64,
+    /// Of these, the ones that can be found by their words but not yet by meaning.
+    pub pending_count: i64,
+    /// A sentence for a person, when what is still to do is held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_count: Option<i32>,
     pub space_id: String,
@@ -67,6 +73,8 @@ fn show(d: DocumentRow, scope: &Scope) -> Document {
         title: d.title,
         bytes: d.byte_count,
         memory_count: d.block_count,
+        notice: d.stopped.filter(|_| d.pending_count > 0).map(|c| diagnostics::notice_for(&c)),
+        pending_count: d.pending_count,
         page_count: d.page_count,
         space_id: d.space_id.to_string(),
         conversation_id: d.conversation,

@@ -145,7 +145,10 @@ impl ApiError {
 
     pub fn semantic_unavailable(why: &str) -> Self {
         // A short Retry-After: clients wait it out inside one call, three times over.
-        Self::unavailable("SEMANTIC_UNAVAILABLE", format!("nothing can match now, which is not the same as nothing matched: {why}"))
+        Self::unavailable(
+            "SEMANTIC_UNAVAILABLE",
+            format!("nothing can match now, which is not the same as nothing matched: {why}"),
+        )
     }
 
     pub fn took_too_long() -> Self {

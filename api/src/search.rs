@@ -570,12 +570,34 @@ impl Asked {
             if tokio::time::Instant::now() >= until {
                 return Err(self.too_late().await);
             }
+            if let Some(code) = self.hopeless(until).await {
+                return Err(code);
+            }
         }
     }
 
     async fn look(&self) -> Result<Option<Answer>, DbError> {
         let mut tx = self.scope.begin_within(&self.app.db, STATEMENT).await?;
         question::answer(&mut tx, self.id).await
+    }
+
+    /// Why no further attempt can begin before the time is up, once one has failed: whoever asked is told at once and not
+    /// after waiting in vain.
+    async fn hopeless(&self, until: tokio::time::Instant) -> Option<String> {
+        let look = async {
+            let mut tx = self.scope.begin_within(&self.app.db, STATEMENT).await?;
+            let Some(row) = job::find(&mut tx, self.id).await?.filter(|r| r.status == "waiting") else {
+                return Ok(None);
+            };
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
+            let obstacle = diagnostics::obstacle(&mut tx, &self.scope, left).await?;
+            Ok::<_, DbError>(obstacle.and_then(|gate| match row.last_class {
+                _ if gate == "stopped" => Some(gate),
+                Some(class) if row.attempts > 0 => Some(format!("question_{class}")),
+                _ => None,
+            }))
+        };
+        timeout(LOOK, look).await.ok().and_then(Result::ok).flatten()
     }
 
     /// Whether nobody had time for it, or whoever took it did not finish.

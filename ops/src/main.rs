@@ -45,7 +45,9 @@ enum Verb {
     /// Bring the database up to date
     Migrate,
     /// Completions for a shell: steadfast completion bash > /etc/bash_completion.d/steadfast
-    Completion { shell: clap_complete::Shell },
+    Completion {
+        shell: clap_complete::Shell,
+    },
 }
 
 // One thread: the command waits far more than it computes. `up` relies on it too: a child's "my parent died" signal is bound to

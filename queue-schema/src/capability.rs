@@ -45,7 +45,13 @@ pub struct Flipped {
 /// # Errors
 /// When the database does not answer.
 pub async fn off(conn: &mut Conn, name: &str, tenant_id: Option<i64>, actor: &str, reason: &str) -> Result<Option<Flipped>, DbError> {
-    sqlx::query_as(sql!("capability/off")).bind(name).bind(tenant_id).bind(actor).bind(reason).fetch_optional(conn).await
+    sqlx::query_as(sql!("capability/off"))
+        .bind(name)
+        .bind(tenant_id)
+        .bind(actor)
+        .bind(reason)
+        .fetch_optional(conn)
+        .await
 }
 
 /// Turns a breaker on: a new epoch, so evidence from before trips nothing (decision B18).
@@ -53,7 +59,13 @@ pub async fn off(conn: &mut Conn, name: &str, tenant_id: Option<i64>, actor: &st
 /// # Errors
 /// When the database does not answer.
 pub async fn on(conn: &mut Conn, name: &str, tenant_id: Option<i64>, actor: &str, reason: &str) -> Result<Option<Flipped>, DbError> {
-    sqlx::query_as(sql!("capability/on")).bind(name).bind(tenant_id).bind(actor).bind(reason).fetch_optional(conn).await
+    sqlx::query_as(sql!("capability/on"))
+        .bind(name)
+        .bind(tenant_id)
+        .bind(actor)
+        .bind(reason)
+        .fetch_optional(conn)
+        .await
 }
 
 /// A refusal seen by a worker. One worker wins, the first reason stays, later refusals are counted; evidence from before the
@@ -90,7 +102,11 @@ pub async fn trip(db: &Db, name: &str, tenant_id: Option<i64>, epoch: i64, actor
 /// # Errors
 /// When the database does not answer.
 pub async fn is_on(db: &Db, name: &str, epoch: i64) -> Result<bool, DbError> {
-    sqlx::query_scalar(sql!("capability/is_on")).bind(name).bind(epoch).fetch_one(&db.pool).await
+    sqlx::query_scalar(sql!("capability/is_on"))
+        .bind(name)
+        .bind(epoch)
+        .fetch_one(&db.pool)
+        .await
 }
 
 /// One line of a breaker's history.
@@ -110,5 +126,9 @@ pub struct Event {
 /// # Errors
 /// When the database does not answer.
 pub async fn history(db: &Db, name: Option<&str>, limit: i64) -> Result<Vec<Event>, DbError> {
-    sqlx::query_as(sql!("capability/history")).bind(name).bind(limit).fetch_all(&db.pool).await
+    sqlx::query_as(sql!("capability/history"))
+        .bind(name)
+        .bind(limit)
+        .fetch_all(&db.pool)
+        .await
 }

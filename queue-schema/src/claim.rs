@@ -37,7 +37,10 @@ impl Claim {
     /// Names the attempt in the registry of leases and in every statement.
     #[must_use]
     pub fn key(&self) -> Key {
-        Key { job_id: self.job_id, attempt: self.attempt }
+        Key {
+            job_id: self.job_id,
+            attempt: self.attempt,
+        }
     }
 
     fn from_row(row: &PgRow, kind: JobKind, lane: Lane) -> Result<Self, DbError> {
@@ -87,7 +90,14 @@ pub struct Taker {
 ///
 /// # Errors
 /// When the statement did not run; nothing was taken, or its leases lapse by themselves.
-pub async fn take(db: &Db, who: &Taker, kind: JobKind, lane: Lane, limit: usize, watermark: Option<DateTime<Utc>>) -> Result<Vec<Claim>, DbError> {
+pub async fn take(
+    db: &Db,
+    who: &Taker,
+    kind: JobKind,
+    lane: Lane,
+    limit: usize,
+    watermark: Option<DateTime<Utc>>,
+) -> Result<Vec<Claim>, DbError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows = if kind.capability().is_some() {
         sqlx::query(sql!("claim/take"))
@@ -166,8 +176,12 @@ pub struct Renewed {
 /// When the statement did not run; the leases run on from the last renewal.
 pub async fn renew(db: &Db, held: &[Key], lease: Duration) -> Result<Vec<Renewed>, DbError> {
     let (ids, attempts) = keys(held.iter().copied());
-    let rows: Vec<(i64, bool)> =
-        sqlx::query_as(sql!("claim/renew")).bind(&ids).bind(&attempts).bind(lease.as_secs_f64()).fetch_all(&db.pool).await?;
+    let rows: Vec<(i64, bool)> = sqlx::query_as(sql!("claim/renew"))
+        .bind(&ids)
+        .bind(&attempts)
+        .bind(lease.as_secs_f64())
+        .fetch_all(&db.pool)
+        .await?;
     Ok(rows.into_iter().map(|(job_id, cancelled)| Renewed { job_id, cancelled }).collect())
 }
 
@@ -198,11 +212,21 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)]) -> Result<Settled,
     }
 
     // 1. rows, fenced. What comes back is ours.
-    let done: Vec<Key> = batch.iter().filter(|(c, o)| matches!(o, Outcome::Done(_)) && !c.kind.is_ephemeral()).map(|(c, _)| c.key()).collect();
+    let done: Vec<Key> = batch
+        .iter()
+        .filter(|(c, o)| matches!(o, Outcome::Done(_)) && !c.kind.is_ephemeral())
+        .map(|(c, _)| c.key())
+        .collect();
     let mut ours: HashSet<i64> = HashSet::with_capacity(total);
     if !done.is_empty() {
         let (ids, attempts) = keys(done.into_iter());
-        ours.extend(sqlx::query_scalar::<_, i64>(sql!("claim/settle_done")).bind(&ids).bind(&attempts).fetch_all(&mut *tx).await?);
+        ours.extend(
+            sqlx::query_scalar::<_, i64>(sql!("claim/settle_done"))
+                .bind(&ids)
+                .bind(&attempts)
+                .fetch_all(&mut *tx)
+                .await?,
+        );
     }
     if batch.iter().any(|(c, _)| c.kind.is_ephemeral()) {
         ours.extend(settle_ephemeral(&mut tx, batch).await?);
@@ -230,7 +254,11 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)]) -> Result<Settled,
 async fn settle_ephemeral(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)]) -> Result<Vec<i64>, DbError> {
     let gone: Vec<&(Arc<Claim>, Outcome)> = batch.iter().filter(|(c, o)| c.kind.is_ephemeral() && ends(c, o)).collect();
     let (ids, attempts) = keys(gone.iter().map(|(c, _)| c.key()));
-    let ours: Vec<i64> = sqlx::query_scalar(sql!("claim/settle_ephemeral")).bind(&ids).bind(&attempts).fetch_all(&mut **tx).await?;
+    let ours: Vec<i64> = sqlx::query_scalar(sql!("claim/settle_ephemeral"))
+        .bind(&ids)
+        .bind(&attempts)
+        .fetch_all(&mut **tx)
+        .await?;
     for (claim, outcome) in gone {
         if let Outcome::Failed(f) = outcome
             && ours.contains(&claim.job_id)
@@ -283,7 +311,10 @@ impl Ended {
     /// died says so instead of looking as if it were still under way.
     async fn consequences(&self, tx: &mut crate::Tx) -> Result<(), DbError> {
         if self.cancelled && self.status == "waiting" {
-            sqlx::query(sql!("claim/archive_cancelled")).bind(vec![self.job_id]).execute(&mut **tx).await?;
+            sqlx::query(sql!("claim/archive_cancelled"))
+                .bind(vec![self.job_id])
+                .execute(&mut **tx)
+                .await?;
         }
         if matches!(self.status.as_str(), "dead" | "parked")
             && let (Some(kind), Some(item)) = (self.kind, self.item_id)
@@ -314,11 +345,17 @@ async fn settle_failures(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)]) ->
     let (mut gone_ids, mut gone_attempts, mut gone_status, mut gone_class) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     for (claim, outcome) in batch {
-        let Outcome::Failed(Failure { class, cause, error, wait }) = outcome else { continue };
+        let Outcome::Failed(Failure { class, cause, error, wait }) = outcome else {
+            continue;
+        };
         if claim.kind.is_ephemeral() && ends(claim, outcome) {
             continue;
         }
-        let wait = if claim.kind.is_ephemeral() { Some(Duration::from_secs(1)) } else { *wait };
+        let wait = if claim.kind.is_ephemeral() {
+            Some(Duration::from_secs(1))
+        } else {
+            *wait
+        };
         let c = outcome::consequence(*class, claim.counters, wait);
         let (status, delay) = match c.next {
             Next::Wait(d) => ("waiting", d),
@@ -340,7 +377,11 @@ async fn settle_failures(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)]) ->
             }
         };
         // Timed out three times in a row is what a person looks for under its own name.
-        let class = if *class == RetryClass::Timeout && status == "parked" { RetryClass::TooSlow } else { *class };
+        let class = if *class == RetryClass::Timeout && status == "parked" {
+            RetryClass::TooSlow
+        } else {
+            *class
+        };
         stay.ids.push(claim.job_id);
         stay.attempts.push(claim.attempt);
         stay.status.push(status);
@@ -436,7 +477,12 @@ pub struct Reclaimed {
 /// # Errors
 /// When the statement did not run; the log line stands in for it.
 pub async fn count_late(db: &Db, boot_id: i64, n: usize) -> Result<(), DbError> {
-    sqlx::query(sql!("claim/late")).bind(boot_id).bind(i64::try_from(n).unwrap_or(0)).execute(&db.pool).await.map(|_| ())
+    sqlx::query(sql!("claim/late"))
+        .bind(boot_id)
+        .bind(i64::try_from(n).unwrap_or(0))
+        .execute(&db.pool)
+        .await
+        .map(|_| ())
 }
 
 fn keys(held: impl Iterator<Item = Key>) -> (Vec<i64>, Vec<i32>) {

@@ -77,6 +77,10 @@ pub struct DocumentRow {
     pub status: String,
     pub page_count: Option<i32>,
     pub block_count: i64,
+    /// Of these, the ones that have no vector yet.
+    pub pending_count: i64,
+    /// The capability they wait for, when it was stopped.
+    pub stopped: Option<String>,
     pub error: Option<String>,
     pub created_at: DateTime<Utc>,
     pub processed_at: Option<DateTime<Utc>>,

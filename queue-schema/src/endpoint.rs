@@ -101,7 +101,15 @@ pub async fn remove(conn: &mut Conn, name: &str) -> Result<bool, DbError> {
 /// # Errors
 /// When the database does not answer.
 pub async fn enable(conn: &mut Conn, name: &str, enabled: bool, actor: &str, reason: &str) -> Result<bool, DbError> {
-    Ok(sqlx::query(sql!("endpoint/enable")).bind(name).bind(enabled).bind(actor).bind(reason).execute(conn).await?.rows_affected() > 0)
+    Ok(sqlx::query(sql!("endpoint/enable"))
+        .bind(name)
+        .bind(enabled)
+        .bind(actor)
+        .bind(reason)
+        .execute(conn)
+        .await?
+        .rows_affected()
+        > 0)
 }
 
 /// It answered. Written at most once a second: a busy endpoint's row must not become the hot row of the queue.
@@ -118,7 +126,12 @@ pub async fn well(db: &Db, id: i64) -> Result<(), DbError> {
 /// # Errors
 /// When the database does not answer.
 pub async fn down(db: &Db, id: i64, epoch: i64, wait: Duration) -> Result<Option<i32>, DbError> {
-    sqlx::query_scalar(sql!("endpoint/down")).bind(id).bind(epoch).bind(wait.as_secs_f64()).fetch_optional(&db.pool).await
+    sqlx::query_scalar(sql!("endpoint/down"))
+        .bind(id)
+        .bind(epoch)
+        .bind(wait.as_secs_f64())
+        .fetch_optional(&db.pool)
+        .await
 }
 
 /// It asked for time (429): nothing is sent before `wait` is over. No outage, no probe.
@@ -126,7 +139,12 @@ pub async fn down(db: &Db, id: i64, epoch: i64, wait: Duration) -> Result<Option
 /// # Errors
 /// When the database does not answer.
 pub async fn pause(db: &Db, id: i64, wait: Duration) -> Result<(), DbError> {
-    sqlx::query(sql!("endpoint/pause")).bind(id).bind(wait.as_secs_f64()).execute(&db.pool).await.map(|_| ())
+    sqlx::query(sql!("endpoint/pause"))
+        .bind(id)
+        .bind(wait.as_secs_f64())
+        .execute(&db.pool)
+        .await
+        .map(|_| ())
 }
 
 /// An operator says "ask now".
@@ -143,7 +161,12 @@ pub async fn clear(conn: &mut Conn, name: &str) -> Result<bool, DbError> {
 /// # Errors
 /// When the database does not answer.
 pub async fn answered_lately(db: &Db, id: i64, job_id: i64) -> Result<bool, DbError> {
-    sqlx::query_scalar(sql!("endpoint/answered_lately")).bind(id).bind(job_id).fetch_optional(&db.pool).await.map(|o| o.unwrap_or(false))
+    sqlx::query_scalar(sql!("endpoint/answered_lately"))
+        .bind(id)
+        .bind(job_id)
+        .fetch_optional(&db.pool)
+        .await
+        .map(|o| o.unwrap_or(false))
 }
 
 /// An endpoint that is down and due for its probe; whoever gets the row sends the control text. The next step is written
@@ -152,5 +175,9 @@ pub async fn answered_lately(db: &Db, id: i64, job_id: i64) -> Result<bool, DbEr
 /// # Errors
 /// When the database does not answer.
 pub async fn take_probe(db: &Db, protocols: &[String], jitter: f64) -> Result<Option<Endpoint>, DbError> {
-    sqlx::query_as(sql!("endpoint/take_probe")).bind(protocols).bind(jitter).fetch_optional(&db.pool).await
+    sqlx::query_as(sql!("endpoint/take_probe"))
+        .bind(protocols)
+        .bind(jitter)
+        .fetch_optional(&db.pool)
+        .await
 }

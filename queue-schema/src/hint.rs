@@ -43,7 +43,11 @@ impl Hinter {
                     if batch.is_empty() {
                         continue;
                     }
-                    let sent = sqlx::query("select pg_notify($1, h) from unnest($2::text[]) as h").bind(JOBS).bind(&batch).execute(&db.pool).await;
+                    let sent = sqlx::query("select pg_notify($1, h) from unnest($2::text[]) as h")
+                        .bind(JOBS)
+                        .bind(&batch)
+                        .execute(&db.pool)
+                        .await;
                     if let Err(error) = sent {
                         // The poll finds the work; a warning per lost hint would only repeat what the next statement says.
                         tracing::debug!(%error, "a wake-up hint was not sent");
@@ -51,7 +55,10 @@ impl Hinter {
                 }
             }
         });
-        Self { shared, _task: Arc::new(AbortOnDropHandle::new(task)) }
+        Self {
+            shared,
+            _task: Arc::new(AbortOnDropHandle::new(task)),
+        }
     }
 
     /// Says that work of this kind waits. Never blocks, never fails.
@@ -131,7 +138,9 @@ async fn hear(mut listener: PgListener, tx: &mpsc::Sender<Heard>) {
                 let heard = if n.channel() == ANSWERS {
                     n.payload().parse().ok().map(Heard::Answer)
                 } else {
-                    n.payload().split_once(':').and_then(|(k, l)| Some(Heard::Jobs(JobKind::parse(k)?, Lane::parse(l)?)))
+                    n.payload()
+                        .split_once(':')
+                        .and_then(|(k, l)| Some(Heard::Jobs(JobKind::parse(k)?, Lane::parse(l)?)))
                 };
                 // A full channel drops the hint, not the listener: whoever is that far behind will look anyway.
                 if let Some(heard) = heard

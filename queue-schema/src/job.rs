@@ -120,7 +120,11 @@ pub(crate) async fn enqueue_on(
 ///
 /// # Errors
 /// When the database does not answer or refuses a payload.
-pub async fn enqueue_bulk(conn: &mut Conn, template: &NewJob, payloads: impl Iterator<Item = serde_json::Value> + Send) -> Result<u64, DbError> {
+pub async fn enqueue_bulk(
+    conn: &mut Conn,
+    template: &NewJob,
+    payloads: impl Iterator<Item = serde_json::Value> + Send,
+) -> Result<u64, DbError> {
     let line = line(&mut *conn, template.kind, template.lane, template.tenant_id, template.level).await?;
     let mut copy = conn.copy_in_raw_jobs().await?;
     let mut buf = Vec::with_capacity(1 << 16);
@@ -238,7 +242,13 @@ pub async fn list(conn: &mut Conn, f: &Filter) -> Result<Vec<JobRow>, DbError> {
 /// # Errors
 /// When the database does not answer.
 pub async fn list_done(conn: &mut Conn, f: &Filter) -> Result<Vec<JobRow>, DbError> {
-    sqlx::query_as(sql!("job/list_done")).bind(&f.kind).bind(f.before).bind(f.user_id).bind(f.limit).fetch_all(conn).await
+    sqlx::query_as(sql!("job/list_done"))
+        .bind(&f.kind)
+        .bind(f.before)
+        .bind(f.user_id)
+        .bind(f.limit)
+        .fetch_all(conn)
+        .await
 }
 
 /// One failed attempt.
@@ -299,8 +309,13 @@ pub struct Retried {
 /// # Errors
 /// When the database does not answer.
 pub async fn retry(conn: &mut Conn, ids: &[i64], actor: &str, reason: &str, force: bool) -> Result<Vec<Retried>, DbError> {
-    let hit: Vec<Retried> =
-        sqlx::query_as(sql!("job/retry")).bind(ids).bind(actor).bind(reason).bind(force).fetch_all(&mut *conn).await?;
+    let hit: Vec<Retried> = sqlx::query_as(sql!("job/retry"))
+        .bind(ids)
+        .bind(actor)
+        .bind(reason)
+        .bind(force)
+        .fetch_all(&mut *conn)
+        .await?;
     for r in &hit {
         // A page or document that said "failed" is under way again.
         if let (Some(item), Some(kind)) = (r.item_id, JobKind::parse(&r.kind)) {
@@ -328,7 +343,12 @@ pub struct Cancelled {
 /// # Errors
 /// When the database does not answer.
 pub async fn cancel(conn: &mut Conn, ids: &[i64], actor: &str, reason: &str) -> Result<Vec<Cancelled>, DbError> {
-    sqlx::query_as(sql!("job/cancel")).bind(ids).bind(actor).bind(reason).fetch_all(conn).await
+    sqlx::query_as(sql!("job/cancel"))
+        .bind(ids)
+        .bind(actor)
+        .bind(reason)
+        .fetch_all(conn)
+        .await
 }
 
 /// The gauges of decision B52, for one kind.

@@ -124,7 +124,11 @@ pub(crate) async fn ended_badly(conn: &mut Conn, kind: JobKind, item_id: i64, cl
 /// How sensitive a document's pieces are: the greater of its own level and its Space's floor, unknown counting as the
 /// strictest (requirements C44, C45).
 async fn level_of_document(conn: &mut Conn, document_id: i64) -> Result<i16, DbError> {
-    Ok(sqlx::query_scalar::<_, i16>(sql!("document/level")).bind(document_id).fetch_optional(conn).await?.unwrap_or(3))
+    Ok(sqlx::query_scalar::<_, i16>(sql!("document/level"))
+        .bind(document_id)
+        .fetch_optional(conn)
+        .await?
+        .unwrap_or(3))
 }
 
 /// Where a document stands once one of its pages has settled.

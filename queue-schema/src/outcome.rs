@@ -168,28 +168,79 @@ pub fn consequence(class: RetryClass, now: Counters, wait: Option<Duration>) -> 
         RetryClass::CallerTimeout | RetryClass::Preempted | RetryClass::Shutdown => same,
         // Held, not delayed: the closed breaker keeps it, and it is due the moment an operator opens it.
         RetryClass::Refused => same,
-        RetryClass::ClientGone | RetryClass::Unservable => Consequence { next: Next::Wait(Duration::from_secs(60)), ..same },
+        RetryClass::ClientGone | RetryClass::Unservable => Consequence {
+            next: Next::Wait(Duration::from_secs(60)),
+            ..same
+        },
         RetryClass::Timeout => {
             let n = now.timeouts_in_row + 1;
-            let next = if n >= MAX_TIMEOUTS { Next::Park } else { Next::Wait(retry::item(n)) };
-            Consequence { next, timeouts_in_row: n, ..same }
+            let next = if n >= MAX_TIMEOUTS {
+                Next::Park
+            } else {
+                Next::Wait(retry::item(n))
+            };
+            Consequence {
+                next,
+                timeouts_in_row: n,
+                ..same
+            }
         }
-        RetryClass::Outage => Consequence { next: Next::Wait(wait.unwrap_or(Duration::ZERO)), ..same },
-        RetryClass::RateLimited => Consequence { next: Next::Wait(wait.unwrap_or(retry::RATE_LIMIT_DEFAULT)), ..same },
+        RetryClass::Outage => Consequence {
+            next: Next::Wait(wait.unwrap_or(Duration::ZERO)),
+            ..same
+        },
+        RetryClass::RateLimited => Consequence {
+            next: Next::Wait(wait.unwrap_or(retry::RATE_LIMIT_DEFAULT)),
+            ..same
+        },
         RetryClass::ItemError | RetryClass::EmptyOutput | RetryClass::InvalidOutput => {
             let n = now.item_fails + 1;
-            Consequence { next: Next::Wait(retry::item(n)), forgiven: false, item_fails: n, ..same }
+            Consequence {
+                next: Next::Wait(retry::item(n)),
+                forgiven: false,
+                item_fails: n,
+                ..same
+            }
         }
-        RetryClass::Oversize | RetryClass::TooSlow | RetryClass::PlaceGone => Consequence { next: Next::Park, forgiven: false, ..same },
-        RetryClass::BadInput => Consequence { next: Next::Die, forgiven: false, ..same },
+        RetryClass::Oversize | RetryClass::TooSlow | RetryClass::PlaceGone => Consequence {
+            next: Next::Park,
+            forgiven: false,
+            ..same
+        },
+        RetryClass::BadInput => Consequence {
+            next: Next::Die,
+            forgiven: false,
+            ..same
+        },
         RetryClass::Crash => {
             let n = now.crashes + 1;
-            let next = if n >= MAX_CRASHES { Next::Die } else { Next::Wait(Duration::from_secs(60)) };
-            Consequence { next, forgiven: false, crashes: n, ..same }
+            let next = if n >= MAX_CRASHES {
+                Next::Die
+            } else {
+                Next::Wait(Duration::from_secs(60))
+            };
+            Consequence {
+                next,
+                forgiven: false,
+                crashes: n,
+                ..same
+            }
         }
-        RetryClass::NoContent => Consequence { next: Next::Finish, forgiven: false, ..same },
-        RetryClass::Superseded => Consequence { next: Next::Leave("superseded"), forgiven: false, ..same },
-        RetryClass::Cancelled => Consequence { next: Next::Leave("cancelled"), forgiven: false, ..same },
+        RetryClass::NoContent => Consequence {
+            next: Next::Finish,
+            forgiven: false,
+            ..same
+        },
+        RetryClass::Superseded => Consequence {
+            next: Next::Leave("superseded"),
+            forgiven: false,
+            ..same
+        },
+        RetryClass::Cancelled => Consequence {
+            next: Next::Leave("cancelled"),
+            forgiven: false,
+            ..same
+        },
     }
 }
 
@@ -207,7 +258,12 @@ pub struct Failure {
 impl Failure {
     #[must_use]
     pub fn new(class: RetryClass, cause: &'static str, error: impl AsRef<str>) -> Self {
-        Self { class, cause, error: sanitise(error.as_ref()), wait: None }
+        Self {
+            class,
+            cause,
+            error: sanitise(error.as_ref()),
+            wait: None,
+        }
     }
 
     #[must_use]
@@ -241,7 +297,11 @@ impl Outcome {
 pub fn sanitise(s: &str) -> String {
     let mut out = String::new();
     for c in s.chars().take(500) {
-        out.push(if c.is_control() || c == '\u{FFFE}' || c == '\u{FFFF}' { ' ' } else { c });
+        out.push(if c.is_control() || c == '\u{FFFE}' || c == '\u{FFFF}' {
+            ' '
+        } else {
+            c
+        });
     }
     out
 }
@@ -277,13 +337,36 @@ mod tests {
 
     #[test]
     fn b2_the_third_timeout_in_a_row_parks() {
-        let at = |n| consequence(RetryClass::Timeout, Counters { timeouts_in_row: n, ..Counters::default() }, None).next;
-        assert_eq!([at(0), at(1), at(2)], [Next::Wait(retry::item(1)), Next::Wait(retry::item(2)), Next::Park]);
+        let at = |n| {
+            consequence(
+                RetryClass::Timeout,
+                Counters {
+                    timeouts_in_row: n,
+                    ..Counters::default()
+                },
+                None,
+            )
+            .next
+        };
+        assert_eq!(
+            [at(0), at(1), at(2)],
+            [Next::Wait(retry::item(1)), Next::Wait(retry::item(2)), Next::Park]
+        );
     }
 
     #[test]
     fn b7_the_third_crash_kills() {
-        let at = |n| consequence(RetryClass::Crash, Counters { crashes: n, ..Counters::default() }, None).next;
+        let at = |n| {
+            consequence(
+                RetryClass::Crash,
+                Counters {
+                    crashes: n,
+                    ..Counters::default()
+                },
+                None,
+            )
+            .next
+        };
         assert!(matches!(at(1), Next::Wait(_)));
         assert_eq!(at(2), Next::Die);
     }

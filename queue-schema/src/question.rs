@@ -22,6 +22,13 @@ pub enum Answer {
     Failed(String),
 }
 
+#[derive(sqlx::FromRow)]
+struct Row {
+    class: Option<String>,
+    model: Option<String>,
+    vector: Option<Vec<u8>>,
+}
+
 /// SHA-256 of the question's text: the key of the small cache.
 #[must_use]
 pub fn text_hash(text: &str) -> Vec<u8> {
@@ -33,9 +40,15 @@ pub fn text_hash(text: &str) -> Vec<u8> {
 /// # Errors
 /// When the database does not answer.
 pub async fn cached(conn: &mut Conn, scope: &Scope, text: &str) -> Result<Option<Vector>, DbError> {
-    let row: Option<(String, Vec<u8>)> =
-        sqlx::query_as(sql!("question/cached")).bind(text_hash(text)).bind(scope.tenant_id()).fetch_optional(conn).await?;
-    Ok(row.map(|(model, bytes)| Vector { model, values: unpack(&bytes) }))
+    let row: Option<(String, Vec<u8>)> = sqlx::query_as(sql!("question/cached"))
+        .bind(text_hash(text))
+        .bind(scope.tenant_id())
+        .fetch_optional(conn)
+        .await?;
+    Ok(row.map(|(model, bytes)| Vector {
+        model,
+        values: unpack(&bytes),
+    }))
 }
 
 /// Enqueues the question; the caller commits, wakes the workers and waits for [`crate::hint::Heard::Answer`].
@@ -65,11 +78,17 @@ pub async fn ask(conn: &mut Conn, scope: &Scope, text: &str) -> Result<i64, DbEr
 /// # Errors
 /// When the database does not answer.
 pub async fn answer(conn: &mut Conn, job_id: i64) -> Result<Option<Answer>, DbError> {
-    let row: Option<(Option<String>, Option<String>, Option<Vec<u8>>)> =
-        sqlx::query_as(sql!("question/answer")).bind(job_id).fetch_optional(conn).await?;
+    let row: Option<Row> = sqlx::query_as(sql!("question/answer")).bind(job_id).fetch_optional(conn).await?;
     Ok(row.map(|r| match r {
-        (None, Some(model), Some(bytes)) => Answer::Vector(Vector { model, values: unpack(&bytes) }),
-        (class, ..) => Answer::Failed(class.unwrap_or_else(|| "item_error".to_owned())),
+        Row {
+            class: None,
+            model: Some(model),
+            vector: Some(bytes),
+        } => Answer::Vector(Vector {
+            model,
+            values: unpack(&bytes),
+        }),
+        Row { class, .. } => Answer::Failed(class.unwrap_or_else(|| "item_error".to_owned())),
     }))
 }
 

@@ -18,7 +18,11 @@ pub struct Keep {
 impl Default for Keep {
     fn default() -> Self {
         let day = Duration::from_secs(86_400);
-        Self { done: day * 30, keys: day, orphan_blobs: day }
+        Self {
+            done: day * 30,
+            keys: day,
+            orphan_blobs: day,
+        }
     }
 }
 
@@ -38,7 +42,11 @@ pub async fn sweep(db: &Db, keep: &Keep) -> Result<u64, DbError> {
         (sql!("retention/workers"), Duration::from_secs(86_400)),
     ] {
         loop {
-            let n = sqlx::query(statement).bind(age.as_secs_f64()).execute(&db.pool).await?.rows_affected();
+            let n = sqlx::query(statement)
+                .bind(age.as_secs_f64())
+                .execute(&db.pool)
+                .await?
+                .rows_affected();
             total += n;
             if n < 10_000 {
                 break;

@@ -14,7 +14,11 @@ pub async fn run_due(db: &Db) -> Result<Vec<JobKind>, DbError> {
         // A kind of a newer version stays scheduled; this worker leaves it to one that knows it.
         let Some(kind) = JobKind::parse(&kind) else { continue };
         let tenant: i64 = sqlx::query_scalar(sql!("schedule/house_tenant")).fetch_one(&mut *tx).await?;
-        let job = crate::job::NewJob { lane: Lane::Batch, payload, ..crate::job::NewJob::new(kind, tenant) };
+        let job = crate::job::NewJob {
+            lane: Lane::Batch,
+            payload,
+            ..crate::job::NewJob::new(kind, tenant)
+        };
         crate::job::enqueue(&mut tx, &job).await?;
         kinds.push(kind);
     }

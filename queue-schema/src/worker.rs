@@ -32,11 +32,16 @@ pub struct Registration {
 pub async fn register(url: &str, who: &Presence) -> Result<Registration, DbError> {
     let mut conn = PgConnection::connect(url).await?;
     sqlx::query("set role steadfast_worker").execute(&mut conn).await?;
-    sqlx::query("set application_name = 'steadfast-worker-presence'").execute(&mut conn).await?;
+    sqlx::query("set application_name = 'steadfast-worker-presence'")
+        .execute(&mut conn)
+        .await?;
     if who.locked {
         // Not pg_try_…: a predecessor of ours on a half-dead connection must let go first, and 5 s bound the wait.
         sqlx::query("set lock_timeout = '5s'").execute(&mut conn).await?;
-        sqlx::query("select pg_advisory_lock($1)").bind(who.boot_id).execute(&mut conn).await?;
+        sqlx::query("select pg_advisory_lock($1)")
+            .bind(who.boot_id)
+            .execute(&mut conn)
+            .await?;
     }
     let kinds: Vec<&str> = who.kinds.iter().map(|k| k.as_str()).collect();
     sqlx::query(sql!("worker/register"))
@@ -56,7 +61,11 @@ impl Registration {
     /// # Errors
     /// When the connection is gone: register again.
     pub async fn beat(&mut self, boot_id: i64) -> Result<(), DbError> {
-        sqlx::query(sql!("worker/beat")).bind(boot_id).execute(&mut self.conn).await.map(|_| ())
+        sqlx::query(sql!("worker/beat"))
+            .bind(boot_id)
+            .execute(&mut self.conn)
+            .await
+            .map(|_| ())
     }
 
     /// Leaves in order.
@@ -88,7 +97,14 @@ pub struct Tick {
 ///
 /// # Errors
 /// When the statement did not run.
-pub async fn tick(db: &Db, me: i64, kinds: &[JobKind], protocols: &[String], lost_grace: Duration, lease: Duration) -> Result<Tick, DbError> {
+pub async fn tick(
+    db: &Db,
+    me: i64,
+    kinds: &[JobKind],
+    protocols: &[String],
+    lost_grace: Duration,
+    lease: Duration,
+) -> Result<Tick, DbError> {
     let names: Vec<&str> = kinds.iter().map(|k| k.as_str()).collect();
     let row = sqlx::query(sql!("worker/tick"))
         .bind(me)
@@ -102,7 +118,11 @@ pub async fn tick(db: &Db, me: i64, kinds: &[JobKind], protocols: &[String], los
     let ripe: Option<f64> = row.try_get("lost_ripe_in")?;
     let newly: bool = row.try_get("newly_lost")?;
     Ok(Tick {
-        due: due.iter().filter_map(|p| p.split_once(':')).filter_map(|(k, l)| Some((JobKind::parse(k)?, Lane::parse(l)?))).collect(),
+        due: due
+            .iter()
+            .filter_map(|p| p.split_once(':'))
+            .filter_map(|(k, l)| Some((JobKind::parse(k)?, Lane::parse(l)?)))
+            .collect(),
         // The statement sees the rows as they were before its own update: a loss found just now ripens a grace from now.
         lost_ripe_in: ripe.map(Duration::from_secs_f64).or(newly.then_some(lost_grace)),
         leases_lapsed: row.try_get("leases_lapsed")?,
@@ -141,7 +161,11 @@ pub async fn list(db: &Db) -> Result<Vec<WorkerRow>, DbError> {
 /// # Errors
 /// When the database does not answer.
 pub async fn serves(db: &Db, kind: JobKind, within: Duration) -> Result<bool, DbError> {
-    sqlx::query_scalar(sql!("worker/serves")).bind(kind.as_str()).bind(within.as_secs_f64()).fetch_one(&db.pool).await
+    sqlx::query_scalar(sql!("worker/serves"))
+        .bind(kind.as_str())
+        .bind(within.as_secs_f64())
+        .fetch_one(&db.pool)
+        .await
 }
 
 /// Settles that fences refused, over all workers known.
@@ -149,7 +173,9 @@ pub async fn serves(db: &Db, kind: JobKind, within: Duration) -> Result<bool, Db
 /// # Errors
 /// When the database does not answer.
 pub async fn late_settles(db: &Db) -> Result<i64, DbError> {
-    sqlx::query_scalar("select coalesce(sum(late_settle_count), 0)::bigint from workers").fetch_one(&db.pool).await
+    sqlx::query_scalar("select coalesce(sum(late_settle_count), 0)::bigint from workers")
+        .fetch_one(&db.pool)
+        .await
 }
 
 /// The pool a worker's statements run on.

@@ -52,7 +52,14 @@ pub struct Arm {
 impl Arm {
     #[must_use]
     pub fn new(name: &'static str, kinds: Vec<JobKind>, interactive_only: bool, places: usize) -> Self {
-        Self { name, kinds, interactive_only, places, busy: Arc::default(), reserved: None }
+        Self {
+            name,
+            kinds,
+            interactive_only,
+            places,
+            busy: Arc::default(),
+            reserved: None,
+        }
     }
 
     fn free(&self) -> usize {
@@ -131,7 +138,11 @@ impl Queue {
         for pair in pending {
             if self.arm.kinds.contains(&pair.0) && !self.hungry.contains(&pair) {
                 // Interactive first, always; batch kinds in turn.
-                if pair.1 == Lane::Interactive { self.hungry.push_front(pair) } else { self.hungry.push_back(pair) }
+                if pair.1 == Lane::Interactive {
+                    self.hungry.push_front(pair)
+                } else {
+                    self.hungry.push_back(pair)
+                }
             }
         }
     }
@@ -145,7 +156,11 @@ impl Queue {
                 // short one does.
                 let more = if pair.0.capability().is_some() { got > 0 } else { got >= asked };
                 if more && !self.hungry.contains(&pair) {
-                    if pair.1 == Lane::Interactive { self.hungry.push_front(pair) } else { self.hungry.push_back(pair) }
+                    if pair.1 == Lane::Interactive {
+                        self.hungry.push_front(pair)
+                    } else {
+                        self.hungry.push_back(pair)
+                    }
                 }
                 self.buffer.extend(groups);
             }
@@ -184,7 +199,9 @@ impl Backend for Queue {
             }
             if let Some((pair, asked, take)) = self.take.as_mut() {
                 let (pair, asked) = (*pair, *asked);
-                let Poll::Ready(result) = take.as_mut().poll(cx) else { return Poll::Pending };
+                let Poll::Ready(result) = take.as_mut().poll(cx) else {
+                    return Poll::Pending;
+                };
                 self.take = None;
                 self.taken(pair, asked, result);
                 continue;
@@ -206,10 +223,16 @@ impl Backend for Queue {
             let arm = &self.arm;
             // What this arm may not take right now (the reserved place is free) is forgotten: its own arm has heard it too.
             self.hungry.retain(|pair| pair.1 == Lane::Batch || arm.takes(*pair));
-            let Some(at) = self.hungry.iter().position(|pair| arm.takes(*pair)) else { return Poll::Pending };
+            let Some(at) = self.hungry.iter().position(|pair| arm.takes(*pair)) else {
+                return Poll::Pending;
+            };
             let Some(pair) = self.hungry.remove(at) else { return Poll::Pending };
             // Only what can start now: one group behind a gate, else as many groups as there are places.
-            let asked = if pair.0.capability().is_some() { pair.0.group_max() } else { free.saturating_mul(pair.0.group_max()) };
+            let asked = if pair.0.capability().is_some() {
+                pair.0.group_max()
+            } else {
+                free.saturating_mul(pair.0.group_max())
+            };
             let engine = self.engine.clone();
             self.take = Some((pair, asked, async move { engine.take(pair.0, pair.1, asked).await }.boxed()));
         }
@@ -218,7 +241,9 @@ impl Backend for Queue {
     fn poll_close(&mut self, cx: &mut Context<'_>, _: &WorkerContext) -> Poll<Result<(), Never>> {
         // A take under way may still bring rows: wait for it, then give them back uncharged.
         if let Some((_, _, take)) = self.take.as_mut() {
-            let Poll::Ready(result) = take.as_mut().poll(cx) else { return Poll::Pending };
+            let Poll::Ready(result) = take.as_mut().poll(cx) else {
+                return Poll::Pending;
+            };
             self.take = None;
             if let Ok(groups) = result {
                 self.buffer.extend(groups);
@@ -244,7 +269,15 @@ impl Backend for Queue {
 }
 
 fn given_back(claims: &[Arc<Claim>]) -> Vec<(Arc<Claim>, Outcome)> {
-    claims.iter().map(|c| (c.clone(), Outcome::failed(RetryClass::Shutdown, "not_started", "the worker is going away"))).collect()
+    claims
+        .iter()
+        .map(|c| {
+            (
+                c.clone(),
+                Outcome::failed(RetryClass::Shutdown, "not_started", "the worker is going away"),
+            )
+        })
+        .collect()
 }
 
 fn ticket(group: Group) -> Task<Ticket> {
@@ -252,7 +285,10 @@ fn ticket(group: Group) -> Task<Ticket> {
     let id = first.map_or(0, |c| u64::try_from(c.job_id).unwrap_or(0));
     // The take has counted the attempt; apalis adds one when the handler is first polled.
     let attempt = first.map_or(0, |c| usize::try_from(c.attempt - 1).unwrap_or(0));
-    TaskBuilder::new(Ticket(Arc::new(group))).task_id(TaskId::from_int(id)).attempt(attempt).build()
+    TaskBuilder::new(Ticket(Arc::new(group)))
+        .task_id(TaskId::from_int(id))
+        .attempt(attempt)
+        .build()
 }
 
 impl BackendConfig for Queue {
@@ -267,7 +303,11 @@ impl BackendConfig for Queue {
     }
 
     fn middleware(&mut self, _: &mut WorkerContext) -> SettleLayer {
-        SettleLayer { engine: self.engine.clone(), busy: self.arm.busy.clone(), freed: self.freed.clone() }
+        SettleLayer {
+            engine: self.engine.clone(),
+            busy: self.arm.busy.clone(),
+            freed: self.freed.clone(),
+        }
     }
 }
 
@@ -284,7 +324,10 @@ impl<S> tower::Layer<S> for SettleLayer {
     type Service = SettleService<S>;
 
     fn layer(&self, inner: S) -> SettleService<S> {
-        SettleService { inner, layer: self.clone() }
+        SettleService {
+            inner,
+            layer: self.clone(),
+        }
     }
 }
 
@@ -330,12 +373,17 @@ where
                 Ok(outcomes) => (outcomes, Ok(())),
                 Err(error) => {
                     // run() itself returns no error, so this is a caught panic. Its message may quote content.
-                    let outcomes = group.claims.iter().map(|_| Outcome::failed(RetryClass::ItemError, "panic", "the handler panicked"));
+                    let outcomes = group
+                        .claims
+                        .iter()
+                        .map(|_| Outcome::failed(RetryClass::ItemError, "panic", "the handler panicked"));
                     (outcomes.collect(), Err(error))
                 }
             };
             if group.stop.why() != Some(Why::Lost) {
-                engine.settle(group.lane, group.claims.iter().cloned().zip(outcomes).collect()).await;
+                engine
+                    .settle(group.lane, group.claims.iter().cloned().zip(outcomes).collect())
+                    .await;
             }
             answer
         }

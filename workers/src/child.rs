@@ -101,7 +101,11 @@ where
             match frame {
                 Frame::Text { no, len } => {
                     let text = body(&mut out, len).await.map_err(|e| broken(&e))?;
-                    page(Page::Text { no, text: String::from_utf8_lossy(&text).into_owned() }).await?;
+                    page(Page::Text {
+                        no,
+                        text: String::from_utf8_lossy(&text).into_owned(),
+                    })
+                    .await?;
                 }
                 Frame::Picture { no, len } => {
                     let png = body(&mut out, len).await.map_err(|e| broken(&e))?;
@@ -140,8 +144,20 @@ pub fn main(args: &[String]) -> i32 {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut sink = |page: steadfast_engines::extract::Page| {
         let (frame, body) = match page.content {
-            PageContent::Text(text) => (Frame::Text { no: page.no, len: text.len() }, text.into_bytes()),
-            PageContent::Image { png, .. } => (Frame::Picture { no: page.no, len: png.len() }, png),
+            PageContent::Text(text) => (
+                Frame::Text {
+                    no: page.no,
+                    len: text.len(),
+                },
+                text.into_bytes(),
+            ),
+            PageContent::Image { png, .. } => (
+                Frame::Picture {
+                    no: page.no,
+                    len: png.len(),
+                },
+                png,
+            ),
             PageContent::Unreadable { note } => (Frame::Unreadable { no: page.no, note }, Vec::new()),
         };
         send(&mut out, &frame, &body).map_err(|e| EngineError::Failed(e.to_string()))
@@ -150,7 +166,9 @@ pub fn main(args: &[String]) -> i32 {
     let last = match extract(&bytes, name, media_type, &Limits::default(), &mut sink) {
         Ok(_) => Frame::End,
         Err(EngineError::BadInput(sentence)) => Frame::Bad { sentence },
-        Err(other) => Frame::Failed { sentence: other.to_string() },
+        Err(other) => Frame::Failed {
+            sentence: other.to_string(),
+        },
     };
     match send(&mut out, &last, &[]) {
         Ok(()) => 0,
@@ -167,7 +185,10 @@ fn send(out: &mut impl std::io::Write, frame: &Frame, body: &[u8]) -> std::io::R
 
 fn limit_ourselves(seconds: u64) {
     use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
-    let cap = |n| Rlimit { current: Some(n), maximum: Some(n) };
+    let cap = |n| Rlimit {
+        current: Some(n),
+        maximum: Some(n),
+    };
     // Best effort each: a kernel that refuses one leaves the deadline and the others.
     let _refused = setrlimit(Resource::As, cap(MEMORY));
     let _refused = setrlimit(Resource::Cpu, cap(seconds.saturating_mul(2)));

@@ -8,7 +8,11 @@ use queue_schema::JobKind;
 
 /// Claims jobs, runs them and settles them, until told to stop.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "steadfast-worker", version, after_help = "Examples:\n  steadfast-worker --concurrency 4\n  steadfast-worker --kinds ocr,extract --concurrency 2\n\nSIGTERM or Ctrl-C: stops claiming, lets running work finish within --drain, then gives it back uncharged.\nExit codes: 0 after an orderly stop, 1 when its workers ended by themselves, 2 for wrong settings.")]
+#[command(
+    name = "steadfast-worker",
+    version,
+    after_help = "Examples:\n  steadfast-worker --concurrency 4\n  steadfast-worker --kinds ocr,extract --concurrency 2\n\nSIGTERM or Ctrl-C: stops claiming, lets running work finish within --drain, then gives it back uncharged.\nExit codes: 0 after an orderly stop, 1 when its workers ended by themselves, 2 for wrong settings."
+)]
 pub struct Config {
     /// Postgres, 15 or newer; the role is narrowed to steadfast_worker by itself
     #[arg(long, env = "STEADFAST_DATABASE_URL", hide_env_values = true)]
@@ -90,12 +94,19 @@ impl Config {
 
     #[must_use]
     pub fn kinds(&self) -> Vec<JobKind> {
-        if self.kinds.is_empty() { JobKind::ALL.to_vec() } else { self.kinds.clone() }
+        if self.kinds.is_empty() {
+            JobKind::ALL.to_vec()
+        } else {
+            self.kinds.clone()
+        }
     }
 
     /// Batch places: what was asked for, or one per core.
     #[must_use]
     pub fn places(&self) -> usize {
-        self.concurrency.map_or_else(|| std::thread::available_parallelism().map_or(2, std::num::NonZero::get), usize::from)
+        self.concurrency.map_or_else(
+            || std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
+            usize::from,
+        )
     }
 }

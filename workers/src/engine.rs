@@ -124,7 +124,10 @@ impl Engine {
             tasks: Mutex::default(),
             runtime: tokio::runtime::Handle::current(),
         });
-        let tasks = receivers.into_iter().map(|rx| AbortOnDropHandle::new(tokio::spawn(settler(Arc::downgrade(&engine), rx)))).collect();
+        let tasks = receivers
+            .into_iter()
+            .map(|rx| AbortOnDropHandle::new(tokio::spawn(settler(Arc::downgrade(&engine), rx))))
+            .collect();
         *lock(&engine.tasks) = tasks;
         engine
     }
@@ -151,9 +154,23 @@ impl Engine {
             let stop = Stop::default();
             let left = Arc::new(AtomicUsize::new(group.len()));
             for claim in &group {
-                held.insert(claim.key(), Held { cancelled: false, renewed: now, stop: stop.clone(), left: left.clone() });
+                held.insert(
+                    claim.key(),
+                    Held {
+                        cancelled: false,
+                        renewed: now,
+                        stop: stop.clone(),
+                        left: left.clone(),
+                    },
+                );
             }
-            groups.push(Group { kind, lane, claims: group, endpoint: endpoint.clone(), stop });
+            groups.push(Group {
+                kind,
+                lane,
+                claims: group,
+                endpoint: endpoint.clone(),
+                stop,
+            });
         }
         Ok(groups)
     }
@@ -166,7 +183,9 @@ impl Engine {
         {
             return Ok(Some(known.clone()));
         }
-        let Some(found) = endpoint::find(&self.db, id).await? else { return Ok(None) };
+        let Some(found) = endpoint::find(&self.db, id).await? else {
+            return Ok(None);
+        };
         let found = Arc::new(found);
         lock(&self.endpoints).insert(id, (Instant::now(), found.clone()));
         Ok(Some(found))
@@ -223,7 +242,11 @@ impl Engine {
         lock(&self.held).retain(|key, h| {
             let keep = h.renewed.elapsed() < older_than;
             if !keep {
-                tracing::warn!(job.id = key.job_id, attempt = key.attempt, "lease given up: it could not be renewed in time");
+                tracing::warn!(
+                    job.id = key.job_id,
+                    attempt = key.attempt,
+                    "lease given up: it could not be renewed in time"
+                );
                 lose(h);
                 lost += 1;
             }
@@ -372,7 +395,13 @@ impl Wake {
     #[must_use]
     pub fn new() -> (Self, mpsc::Receiver<()>) {
         let (ring, heard) = mpsc::channel(1);
-        (Self { pending: Arc::default(), ring }, heard)
+        (
+            Self {
+                pending: Arc::default(),
+                ring,
+            },
+            heard,
+        )
     }
 
     pub fn wake(&self, pairs: impl IntoIterator<Item = (JobKind, Lane)>) {

@@ -74,7 +74,11 @@ async fn blame(context: &Context, group: &Group, endpoint: &Endpoint, job_id: i6
 
 async fn down(context: &Context, endpoint: &Endpoint, wait: Duration, cause: &str) {
     match endpoint::down(&context.db, endpoint.id, endpoint.epoch, wait).await {
-        Ok(Some(1)) => tracing::warn!(endpoint = endpoint.name, cause, "endpoint does not answer: held back until a control text comes through"),
+        Ok(Some(1)) => tracing::warn!(
+            endpoint = endpoint.name,
+            cause,
+            "endpoint does not answer: held back until a control text comes through"
+        ),
         Ok(_) => {}
         Err(error) => tracing::warn!(%error, "could not note that the endpoint does not answer"),
     }
@@ -83,14 +87,20 @@ async fn down(context: &Context, endpoint: &Endpoint, wait: Duration, cause: &st
 /// Turns the breaker off for a refusal, once it is confirmed: a single stray 401 among good answers must not stop everybody
 /// (public case 71), so the control text is asked first. Later refusals of the same kind only count. False: not confirmed.
 async fn trip(context: &Context, group: &Group, endpoint: &Endpoint, failure: &ProviderFailure) -> bool {
-    let (Some(name), Some(epoch)) = (group.kind.capability(), group.claims.first().and_then(|c| c.capability_epoch)) else { return true };
+    let (Some(name), Some(epoch)) = (group.kind.capability(), group.claims.first().and_then(|c| c.capability_epoch)) else {
+        return true;
+    };
     // One at a time in this process: the second finds the breaker off and asks nobody.
     let _one = context.confirming.lock().await;
     match capability::is_on(&context.db, name, epoch).await {
         Ok(true) => {
             let limit = endpoint.timeout().min(Duration::from_secs(30));
             if context.clients.probe(endpoint, limit).await.is_ok() {
-                tracing::warn!(endpoint = endpoint.name, cause = failure.cause, "refused once, but the control text passed: the breaker stays on");
+                tracing::warn!(
+                    endpoint = endpoint.name,
+                    cause = failure.cause,
+                    "refused once, but the control text passed: the breaker stays on"
+                );
                 return false;
             }
         }
@@ -99,7 +109,11 @@ async fn trip(context: &Context, group: &Group, endpoint: &Endpoint, failure: &P
     }
     let reason = format!("{}: {}: {}", endpoint.name, failure.cause, failure.error);
     match capability::trip(&context.db, name, None, epoch, "system", &reason).await {
-        Ok(capability::Trip::Tripped) => tracing::error!(capability = name, reason, "breaker off: the work is held until an operator turns it on"),
+        Ok(capability::Trip::Tripped) => tracing::error!(
+            capability = name,
+            reason,
+            "breaker off: the work is held until an operator turns it on"
+        ),
         Ok(capability::Trip::Counted | capability::Trip::Stale) => {}
         Err(error) => tracing::error!(%error, capability = name, "the breaker could not be tripped"),
     }
@@ -145,7 +159,10 @@ pub async fn probe(context: &Context, protocols: &[String]) {
         "openai" | "ocr_http" => match context.clients.probe(&endpoint, limit).await {
             Ok(()) => true,
             // It answers; that the answer is a refusal is for the next job's evidence and the breaker to say.
-            Err(f) => matches!(f.symptom, Symptom::KeyRefused | Symptom::Quota | Symptom::ModelRefused | Symptom::RateLimited),
+            Err(f) => matches!(
+                f.symptom,
+                Symptom::KeyRefused | Symptom::Quota | Symptom::ModelRefused | Symptom::RateLimited
+            ),
         },
         // An engine in this process is as well as this process.
         _ => true,

@@ -43,7 +43,12 @@ impl Local {
                 None
             }
         };
-        Ok(Self { model_dir, model: OnceCell::new(), tesseract, chunker })
+        Ok(Self {
+            model_dir,
+            model: OnceCell::new(),
+            tesseract,
+            chunker,
+        })
     }
 
     /// The endpoint protocols this worker can serve.
@@ -67,10 +72,14 @@ impl Local {
         self.model
             .get_or_try_init(|| async {
                 let Some(dir) = self.model_dir.clone() else {
-                    return Err(EngineError::Unavailable("no model folder is set: --model-dir or STEADFAST_MODEL_DIR".to_owned()));
+                    return Err(EngineError::Unavailable(
+                        "no model folder is set: --model-dir or STEADFAST_MODEL_DIR".to_owned(),
+                    ));
                 };
                 let loaded = tokio::task::spawn_blocking(move || MiniLm::load(&dir)).await;
-                loaded.map_err(|_| EngineError::Failed("loading the model panicked".to_owned()))?.map(Arc::new)
+                loaded
+                    .map_err(|_| EngineError::Failed("loading the model panicked".to_owned()))?
+                    .map(Arc::new)
             })
             .await
             .cloned()
@@ -79,14 +88,21 @@ impl Local {
     /// # Errors
     /// When it is not installed.
     pub fn tesseract(&self) -> Result<Tesseract, EngineError> {
-        self.tesseract.clone().ok_or_else(|| EngineError::Unavailable("tesseract is not installed here".to_owned()))
+        self.tesseract
+            .clone()
+            .ok_or_else(|| EngineError::Unavailable("tesseract is not installed here".to_owned()))
     }
 }
 
 /// A worker that was killed in mid-OCR left one page in a temporary folder. Older than a day, nobody reads it any more.
 fn sweep_leftovers() {
-    let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else { return };
-    for entry in entries.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("steadfast-ocr-")) {
+    let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else {
+        return;
+    };
+    for entry in entries
+        .flatten()
+        .filter(|e| e.file_name().to_string_lossy().starts_with("steadfast-ocr-"))
+    {
         let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
         if age.is_some_and(|a| a > std::time::Duration::from_secs(86_400))
             && let Err(error) = std::fs::remove_dir_all(entry.path())

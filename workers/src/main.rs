@@ -20,8 +20,15 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).with_writer(std::io::stderr);
-    if std::env::var("STEADFAST_LOG").is_ok_and(|v| v == "json") { logs.json().init() } else { logs.init() }
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_writer(std::io::stderr);
+    if std::env::var("STEADFAST_LOG").is_ok_and(|v| v == "json") {
+        logs.json().init()
+    } else {
+        logs.init()
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -30,7 +37,10 @@ fn main() -> ExitCode {
         }
     };
     let stop = stop_signal(config.parent_pid);
-    let hooks = Hooks { on_ready: Some(Box::new(|boot_id| println!("worker ready boot={boot_id}"))), ..Hooks::default() };
+    let hooks = Hooks {
+        on_ready: Some(Box::new(|boot_id| println!("worker ready boot={boot_id}"))),
+        ..Hooks::default()
+    };
     match runtime.block_on(work(config, hooks, stop)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
@@ -56,11 +66,17 @@ async fn stop_signal(parent: Option<i32>) {
 
 /// Ends when our parent is no longer the process we were told; never, when we were told of none.
 async fn orphaned(parent: Option<i32>) {
-    let Some(parent) = parent else { return std::future::pending().await };
+    let Some(parent) = parent else {
+        return std::future::pending().await;
+    };
     let mut every = tokio::time::interval(Duration::from_secs(1));
     loop {
         every.tick().await;
-        if rustix::process::getppid().map(rustix::process::Pid::as_raw_nonzero).map(std::num::NonZero::get) != Some(parent) {
+        if rustix::process::getppid()
+            .map(rustix::process::Pid::as_raw_nonzero)
+            .map(std::num::NonZero::get)
+            != Some(parent)
+        {
             return;
         }
     }

@@ -57,13 +57,20 @@ impl Pulse {
     pub async fn start(self) -> std::io::Result<(Beating, oneshot::Receiver<()>)> {
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("pulse".to_owned()).spawn(move || {
-            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime.block_on(self.beat(stopped, ready)),
-                Err(error) => tracing::error!(%error, "the pulse cannot start"),
-            }
-        })?;
-        Ok((Beating { stop: Some(stop), thread: Some(thread) }, is_ready))
+        let thread =
+            std::thread::Builder::new().name("pulse".to_owned()).spawn(move || {
+                match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                    Ok(runtime) => runtime.block_on(self.beat(stopped, ready)),
+                    Err(error) => tracing::error!(%error, "the pulse cannot start"),
+                }
+            })?;
+        Ok((
+            Beating {
+                stop: Some(stop),
+                thread: Some(thread),
+            },
+            is_ready,
+        ))
     }
 
     async fn beat(self, mut stopped: oneshot::Receiver<()>, ready: oneshot::Sender<()>) {
@@ -94,7 +101,10 @@ impl Pulse {
                 renew_at = Instant::now() + self.config.renew;
                 self.renew(&db, &mut registration, &mut away).await;
             }
-            let next = self.look(&db, &hinter, &mut away).await.min(renew_at.saturating_duration_since(Instant::now()));
+            let next = self
+                .look(&db, &hinter, &mut away)
+                .await
+                .min(renew_at.saturating_duration_since(Instant::now()));
             tokio::select! {
                 _ = &mut stopped => break,
                 () = tokio::time::sleep(next.max(Duration::from_millis(5))) => {}
@@ -133,16 +143,28 @@ impl Pulse {
             }
         }
         // A third of the lease, at most 10 s, before its end (B31).
-        self.engine.give_up_unrenewed(self.config.lease - (self.config.lease / 3).min(Duration::from_secs(10)));
+        self.engine
+            .give_up_unrenewed(self.config.lease - (self.config.lease / 3).min(Duration::from_secs(10)));
     }
 
     /// One look; what it found is done here or rung for. Returns when to look again.
     async fn look(&self, db: &Db, hinter: &Hinter, away: &mut Trouble) -> Duration {
         let c = &self.config;
-        let poll = if *self.listening.borrow() { c.poll } else { (c.poll / 4).max(Duration::from_millis(50)) };
+        let poll = if *self.listening.borrow() {
+            c.poll
+        } else {
+            (c.poll / 4).max(Duration::from_millis(50))
+        };
         let tick = tokio::time::timeout(
             Duration::from_secs(10),
-            worker::tick(db, self.presence.boot_id, &self.presence.kinds, &self.protocols, c.lost_grace, c.lease),
+            worker::tick(
+                db,
+                self.presence.boot_id,
+                &self.presence.kinds,
+                &self.protocols,
+                c.lost_grace,
+                c.lease,
+            ),
         );
         let tick = match tick.await {
             Ok(Ok(tick)) => tick,

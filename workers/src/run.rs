@@ -46,11 +46,15 @@ async fn start_and_do(context: &Context, group: &Group) -> Vec<Outcome> {
         match claim::start(&context.db, &group.claims).await {
             Err(error) => {
                 tracing::warn!(%error, "cannot mark as started, so nothing is called");
-                return all(group, || Outcome::failed(RetryClass::Preempted, "not_started", "the database did not answer before the call"));
+                return all(group, || {
+                    Outcome::failed(RetryClass::Preempted, "not_started", "the database did not answer before the call")
+                });
             }
             Ok(started) if started.iter().any(|s| *s != Started::Go) => {
                 // The breaker went off between the take and the call, or the claim is lost (the fence sees to those).
-                return all(group, || Outcome::failed(RetryClass::Preempted, "gate_closed", "the breaker was turned off before the call"));
+                return all(group, || {
+                    Outcome::failed(RetryClass::Preempted, "gate_closed", "the breaker was turned off before the call")
+                });
             }
             Ok(_) => {}
         }
@@ -71,8 +75,14 @@ async fn start_and_do(context: &Context, group: &Group) -> Vec<Outcome> {
 fn stopped(context: &Context, claim: &Claim, why: Why) -> Outcome {
     match why {
         Why::Shutdown | Why::Lost => Outcome::failed(RetryClass::Shutdown, "shutdown", "the worker is going away"),
-        Why::Cancelled if context.engine.is_cancelled(claim) => Outcome::failed(RetryClass::Cancelled, "cancelled", "cancelled while it ran"),
-        Why::Cancelled => Outcome::failed(RetryClass::Preempted, "neighbour_cancelled", "another piece of its batch was cancelled"),
+        Why::Cancelled if context.engine.is_cancelled(claim) => {
+            Outcome::failed(RetryClass::Cancelled, "cancelled", "cancelled while it ran")
+        }
+        Why::Cancelled => Outcome::failed(
+            RetryClass::Preempted,
+            "neighbour_cancelled",
+            "another piece of its batch was cancelled",
+        ),
     }
 }
 

@@ -43,13 +43,29 @@ pub async fn work(config: Config, hooks: Hooks, stop: impl Future<Output = ()> +
     let hinter = Hinter::start(db.clone());
     // Positive, so that both halves of the lock's key are; random, so that a restart is somebody else.
     let boot_id = (rand::random::<u64>() >> 1) as i64;
-    let taker = Taker { boot_id, lease: config.lease, protocols: protocols.clone() };
+    let taker = Taker {
+        boot_id,
+        lease: config.lease,
+        protocols: protocols.clone(),
+    };
     let engine = Engine::start(db.clone(), taker, hinter);
     let Hooks { on_ready, on_start } = hooks;
-    let context = Arc::new(Context { config: config.clone(), db, engine: engine.clone(), blobs, clients: Clients::new()?, local, confirming: tokio::sync::Mutex::default(), on_start });
+    let context = Arc::new(Context {
+        config: config.clone(),
+        db,
+        engine: engine.clone(),
+        blobs,
+        clients: Clients::new()?,
+        local,
+        confirming: tokio::sync::Mutex::default(),
+        on_start,
+    });
 
     let reserved = Arm::new("interactive", kinds.clone(), true, 1);
-    let batch = Arm { reserved: Some(Box::new(reserved.clone())), ..Arm::new("batch", kinds.clone(), false, places) };
+    let batch = Arm {
+        reserved: Some(Box::new(reserved.clone())),
+        ..Arm::new("batch", kinds.clone(), false, places)
+    };
     let (wake_reserved, heard_reserved) = Wake::new();
     let (wake_batch, heard_batch) = Wake::new();
     let wakes = vec![wake_reserved.clone(), wake_batch.clone()];
@@ -72,8 +88,19 @@ pub async fn work(config: Config, hooks: Hooks, stop: impl Future<Output = ()> +
         kinds: kinds.clone(),
         locked: !config.pooler,
     };
-    let pulse = Pulse { config: config.clone(), presence, protocols: protocols.clone(), engine: engine.clone(), wakes, probe, listening };
-    let (beating, ready) = pulse.start().await.map_err(|e| format!("the pulse thread cannot be started: {e}"))?;
+    let pulse = Pulse {
+        config: config.clone(),
+        presence,
+        protocols: protocols.clone(),
+        engine: engine.clone(),
+        wakes,
+        probe,
+        listening,
+    };
+    let (beating, ready) = pulse
+        .start()
+        .await
+        .map_err(|e| format!("the pulse thread cannot be started: {e}"))?;
     tokio::spawn(async move {
         if ready.await.is_ok() {
             if let Some(tell) = on_ready {
@@ -88,12 +115,21 @@ pub async fn work(config: Config, hooks: Hooks, stop: impl Future<Output = ()> +
     prober.abort();
     drop(listener);
     beating.stop().await;
-    tracing::info!(settled = engine.settled.load(Ordering::Relaxed), lost = engine.late.load(Ordering::Relaxed), "stopped");
+    tracing::info!(
+        settled = engine.settled.load(Ordering::Relaxed),
+        lost = engine.late.load(Ordering::Relaxed),
+        "stopped"
+    );
     result
 }
 
 /// Hints become rings; a subscription that is new means looking at everything once.
-fn listen(url: &str, wakes: Vec<Wake>, kinds: Vec<queue_schema::JobKind>, healthy: watch::Sender<bool>) -> tokio_util::task::AbortOnDropHandle<()> {
+fn listen(
+    url: &str,
+    wakes: Vec<Wake>,
+    kinds: Vec<queue_schema::JobKind>,
+    healthy: watch::Sender<bool>,
+) -> tokio_util::task::AbortOnDropHandle<()> {
     let (mut heard, task) = hint::listen(url, Channel::Jobs);
     tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
         let _listener = task;

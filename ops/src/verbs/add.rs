@@ -14,7 +14,9 @@ use super::ctx::{Api, Ctx};
 
 /// Hand in documents
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  steadfast add contract.png letter.tiff report.pdf\n  steadfast add notes/*.txt --space Contracts --no-wait\n  fortune | steadfast add - --title quote.txt\n\nWaits until each document can be found; Ctrl-C only stops the waiting. Exit code 1: at least one was refused or failed.")]
+#[command(
+    after_help = "Examples:\n  steadfast add contract.png letter.tiff report.pdf\n  steadfast add notes/*.txt --space Contracts --no-wait\n  fortune | steadfast add - --title quote.txt\n\nWaits until each document can be found; Ctrl-C only stops the waiting. Exit code 1: at least one was refused or failed."
+)]
 pub(crate) struct Args {
     /// Files; - reads standard input
     #[arg(required = true)]
@@ -44,6 +46,8 @@ struct Added {
     document: Option<String>,
     status: String,
     error: Option<String>,
+    /// What is held, and that it is safe.
+    notice: Option<String>,
 }
 
 pub(crate) async fn run(args: Args, ctx: &Ctx) -> Result<ExitCode> {
@@ -56,12 +60,20 @@ pub(crate) async fn run(args: Args, ctx: &Ctx) -> Result<ExitCode> {
             let name = if file.as_os_str() == "-" {
                 args.title.clone().unwrap_or_else(|| "stdin.txt".to_owned())
             } else {
-                file.file_name().map_or_else(|| file.display().to_string(), |n| n.to_string_lossy().into_owned())
+                file.file_name()
+                    .map_or_else(|| file.display().to_string(), |n| n.to_string_lossy().into_owned())
             };
             let bar = bars.add(ProgressBar::new(0));
-            bar.set_style(ProgressStyle::with_template("{spinner} {wide_msg} {bytes}/{total_bytes} {bar:20}").unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.set_style(
+                ProgressStyle::with_template("{spinner} {wide_msg} {bytes}/{total_bytes} {bar:20}")
+                    .unwrap_or_else(|_| ProgressStyle::default_bar()),
+            );
             bar.set_message(name.clone());
-            let mut added = Added { name, status: "refused".to_owned(), ..Added::default() };
+            let mut added = Added {
+                name,
+                status: "refused".to_owned(),
+                ..Added::default()
+            };
             match upload(api, space, args, &file, &added.name, &bar).await {
                 Ok((job, document, note)) => {
                     added.status = "queued".to_owned();
@@ -82,12 +94,21 @@ pub(crate) async fn run(args: Args, ctx: &Ctx) -> Result<ExitCode> {
     let all: Vec<Added> = futures::stream::iter(args.files.clone()).map(one).buffered(4).collect().await;
     let failed = all.iter().any(|a| a.error.is_some());
     if ctx.json {
-        let rows: Vec<_> = all.iter().map(|a| json!({ "file": a.name, "jobId": a.job, "documentId": a.document, "status": a.status, "error": a.error })).collect();
+        let rows: Vec<_> = all.iter().map(|a| json!({ "file": a.name, "jobId": a.job, "documentId": a.document, "status": a.status, "error": a.error, "notice": a.notice })).collect();
         ctx.show(&rows)?;
     } else {
         for a in &all {
+            if let Some(notice) = &a.notice {
+                eprintln!("{}  {notice}", a.name);
+            }
             match &a.error {
-                None => println!("{}  {}  (document {}, job {})", a.name, a.status, a.document.as_deref().unwrap_or("?"), a.job.as_deref().unwrap_or("?")),
+                None => println!(
+                    "{}  {}  (document {}, job {})",
+                    a.name,
+                    a.status,
+                    a.document.as_deref().unwrap_or("?"),
+                    a.job.as_deref().unwrap_or("?")
+                ),
                 Some(error) => eprintln!("{}  {}: {error}", a.name, a.status),
             }
         }
@@ -107,7 +128,13 @@ pub(crate) async fn space(api: &Api, named: Option<&str>) -> Result<String> {
                 .collect()
         })
         .unwrap_or_default();
-    let names = || spaces.iter().map(|(id, name)| format!("{name} ({id})")).collect::<Vec<_>>().join(", ");
+    let names = || {
+        spaces
+            .iter()
+            .map(|(id, name)| format!("{name} ({id})"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     match named {
         Some(n) => match spaces.iter().find(|(id, name)| name == n || id == n) {
             Some((id, _)) => Ok(id.clone()),
@@ -121,7 +148,14 @@ pub(crate) async fn space(api: &Api, named: Option<&str>) -> Result<String> {
     }
 }
 
-async fn upload(api: &Api, space: &str, args: &Args, file: &Path, name: &str, bar: &ProgressBar) -> Result<(String, Option<String>, String)> {
+async fn upload(
+    api: &Api,
+    space: &str,
+    args: &Args,
+    file: &Path,
+    name: &str,
+    bar: &ProgressBar,
+) -> Result<(String, Option<String>, String)> {
     let body = if file.as_os_str() == "-" {
         let mut bytes = Vec::new();
         tokio::io::stdin().read_to_end(&mut bytes).await?;
@@ -129,12 +163,16 @@ async fn upload(api: &Api, space: &str, args: &Args, file: &Path, name: &str, ba
         bar.set_position(bytes.len() as u64);
         reqwest::Body::from(bytes)
     } else {
-        let meta = tokio::fs::metadata(file).await.with_context(|| format!("{} cannot be read", file.display()))?;
+        let meta = tokio::fs::metadata(file)
+            .await
+            .with_context(|| format!("{} cannot be read", file.display()))?;
         if meta.is_dir() {
             bail!("{} is a folder: add its files with {}/*", file.display(), file.display());
         }
         bar.set_length(meta.len());
-        let opened = tokio::fs::File::open(file).await.with_context(|| format!("{} cannot be read", file.display()))?;
+        let opened = tokio::fs::File::open(file)
+            .await
+            .with_context(|| format!("{} cannot be read", file.display()))?;
         let bar = bar.clone();
         reqwest::Body::wrap_stream(tokio_util::io::ReaderStream::with_capacity(opened, 1 << 16).inspect(move |chunk| {
             if let Ok(bytes) = chunk {
@@ -147,7 +185,9 @@ async fn upload(api: &Api, space: &str, args: &Args, file: &Path, name: &str, ba
         query.push(("conversationId", c));
     }
     let url = url::Url::parse_with_params(&format!("{}/api/v1/uploads/direct", api.base), query)?;
-    let answer = api.send(api.http.post(url).header("content-type", "application/octet-stream").body(body)).await?;
+    let answer = api
+        .send(api.http.post(url).header("content-type", "application/octet-stream").body(body))
+        .await?;
     let text = |k: &str| answer.get(k).and_then(Value::as_str).map(str::to_owned);
     let job = text("jobId").context("the API's answer names no job")?;
     Ok((job, text("documentId"), text("note").unwrap_or_default()))
@@ -166,19 +206,42 @@ async fn follow(api: &Api, added: &mut Added, timeout: Duration, bar: &ProgressB
         let error = answer.get("error").and_then(Value::as_str).unwrap_or("no reason given");
         added.status.clone_from(&status);
         match status.as_str() {
-            "completed" => return Ok(()),
+            "completed" => {
+                let Some(document) = added.document.clone() else { return Ok(()) };
+                let d = api.get(&format!("/api/v1/documents/{document}"), &[]).await?;
+                let pending = d.get("pendingCount").and_then(Value::as_i64).unwrap_or(0);
+                if pending == 0 {
+                    "completed".clone_into(&mut added.status);
+                    return Ok(());
+                }
+                // It can be found by its words; by meaning in a moment, unless that is stopped.
+                if let Some(notice) = d.get("notice").and_then(Value::as_str) {
+                    added.notice = Some(notice.to_owned());
+                    return Ok(());
+                }
+                bar.set_message(format!("{}: embedding, {pending} pieces to go", added.name));
+                "embedding".clone_into(&mut added.status);
+            }
             "dead" | "failed" => bail!("{error} (job {job})"),
             _ => {}
         }
         if let Some(hold) = answer.get("hold").filter(|h| !h.is_null()) {
             added.status = "held".to_owned();
-            bar.println(format!("{}: {}", added.name, hold.get("notice").and_then(Value::as_str).unwrap_or(note)));
+            added.notice = Some(hold.get("notice").and_then(Value::as_str).unwrap_or(note).to_owned());
             return Ok(());
         }
-        let progress = answer.get("progress").and_then(Value::as_f64).map_or_else(String::new, |p| format!(" {:.0} %", p * 100.0));
-        bar.set_message(format!("{}: {status}{progress}", added.name));
+        let progress = answer
+            .get("progress")
+            .and_then(Value::as_f64)
+            .map_or_else(String::new, |p| format!(" {:.0} %", p * 100.0));
+        if added.status != "embedding" {
+            bar.set_message(format!("{}: {status}{progress}", added.name));
+        }
         if tokio::time::Instant::now() > deadline {
-            bail!("not finished within {}: it goes on; look with `steadfast jobs show {job}`", humantime::format_duration(timeout));
+            bail!(
+                "not finished within {}: it goes on; look with `steadfast jobs show {job}`",
+                humantime::format_duration(timeout)
+            );
         }
         tokio::select! {
             () = tokio::time::sleep(wait) => {}

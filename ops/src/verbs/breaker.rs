@@ -10,7 +10,9 @@ use super::ctx::{Ctx, actor, ago};
 
 /// Look at breakers and flip them
 #[derive(Debug, Subcommand)]
-#[command(after_help = "Examples:\n  steadfast breaker ls\n  steadfast breaker off embedding --reason \"key rotated\" --yes\n  steadfast breaker on embedding --reason \"new key is in\"\n  steadfast breaker history embedding\n\nOff holds the work: uploads are accepted, search goes on by keyword and says so. Nothing turns a breaker on but this command.")]
+#[command(
+    after_help = "Examples:\n  steadfast breaker ls\n  steadfast breaker off embedding --reason \"key rotated\" --yes\n  steadfast breaker on embedding --reason \"new key is in\"\n  steadfast breaker history embedding\n\nOff holds the work: uploads are accepted, search goes on by keyword and says so. Nothing turns a breaker on but this command."
+)]
 pub(crate) enum Verb {
     /// All breakers, with what waits behind them
     Ls,
@@ -60,7 +62,8 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
                         if b.enabled { "on" } else { "OFF" }.to_owned(),
                         b.held_count.to_string(),
                         b.failure_count.to_string(),
-                        b.changed_by.map_or_else(String::new, |who| format!("{who}, {}", ago(now, b.changed_at))),
+                        b.changed_by
+                            .map_or_else(String::new, |who| format!("{who}, {}", ago(now, b.changed_at))),
                         b.reason.unwrap_or_default(),
                     ]
                 })
@@ -68,7 +71,10 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
             ctx.table(&["breaker", "for", "state", "held", "refusals", "changed", "reason"], rows);
         }
         Verb::Off { name, reason, yes } => {
-            ctx.confirm(yes, &format!("turn {name} off for everybody; its work is held until it is turned on again"))?;
+            ctx.confirm(
+                yes,
+                &format!("turn {name} off for everybody; its work is held until it is turned on again"),
+            )?;
             let mut tx = db.begin().await?;
             let flipped = capability::off(&mut tx, &name, None, &actor(), &reason).await?;
             tell(ctx, &db, &name, flipped, tx).await?;
@@ -85,7 +91,10 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
                 return Ok(ExitCode::SUCCESS);
             }
             let now = db.now().await?;
-            let rows = events.into_iter().map(|e| vec![ago(now, e.at), e.capability, e.action, e.actor, e.reason.unwrap_or_default()]).collect();
+            let rows = events
+                .into_iter()
+                .map(|e| vec![ago(now, e.at), e.capability, e.action, e.actor, e.reason.unwrap_or_default()])
+                .collect();
             ctx.table(&["when", "breaker", "what", "who", "reason"], rows);
         }
     }

@@ -59,7 +59,8 @@ impl Ctx {
     }
 
     pub(crate) fn db(&self) -> Result<Db> {
-        Db::open(&self.database_url()?, Role::Owner, 2, "steadfast").context("the database's address (STEADFAST_DATABASE_URL or --database-url)")
+        Db::open(&self.database_url()?, Role::Owner, 2, "steadfast")
+            .context("the database's address (STEADFAST_DATABASE_URL or --database-url)")
     }
 
     pub(crate) fn url(&self) -> Result<String> {
@@ -90,7 +91,10 @@ impl Ctx {
     /// Prints a table, as wide as the terminal, without colours.
     pub(crate) fn table(&self, head: &[&str], rows: Vec<Vec<String>>) {
         let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(head.to_vec());
+        table
+            .load_style(presets::NOTHING)
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_header(head.to_vec());
         for row in rows {
             table.add_row(row);
         }
@@ -111,21 +115,39 @@ impl Ctx {
         std::io::stderr().flush()?;
         let mut line = String::new();
         std::io::stdin().read_line(&mut line)?;
-        if matches!(line.trim(), "y" | "Y" | "yes") { Ok(()) } else { bail!("not done") }
+        if matches!(line.trim(), "y" | "Y" | "yes") {
+            Ok(())
+        } else {
+            bail!("not done")
+        }
     }
 }
 
 /// Who flips and retries, for the history.
 pub(crate) fn actor() -> String {
-    let user = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|n| std::env::var(n).ok().filter(|v| !v.is_empty()));
+    let user = ["SUDO_USER", "USER", "LOGNAME"]
+        .iter()
+        .find_map(|n| std::env::var(n).ok().filter(|v| !v.is_empty()));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    format!("{}@{host}", user.unwrap_or_else(|| format!("uid{}", rustix::process::getuid().as_raw())))
+    format!(
+        "{}@{host}",
+        user.unwrap_or_else(|| format!("uid{}", rustix::process::getuid().as_raw()))
+    )
 }
 
 /// "3m 12s", two units at most.
 pub(crate) fn span(d: Duration) -> String {
-    let short = if d.as_secs() >= 60 { Duration::from_secs(d.as_secs()) } else { Duration::from_millis(u64::try_from(d.as_millis()).unwrap_or(0)) };
-    humantime::format_duration(short).to_string().split(' ').take(2).collect::<Vec<_>>().join(" ")
+    let short = if d.as_secs() >= 60 {
+        Duration::from_secs(d.as_secs())
+    } else {
+        Duration::from_millis(u64::try_from(d.as_millis()).unwrap_or(0))
+    };
+    humantime::format_duration(short)
+        .to_string()
+        .split(' ')
+        .take(2)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// How long ago `at` was, or how far ahead it is, by the database's clock.
@@ -149,9 +171,16 @@ impl Api {
         let parsed = url::Url::parse(&base).with_context(|| format!("{base} is not a URL"))?;
         let local = matches!(parsed.host_str(), Some("127.0.0.1" | "localhost" | "[::1]"));
         if parsed.scheme() == "http" && !local {
-            eprintln!("steadfast: {} is plain http: the token can be read on the way", parsed.host_str().unwrap_or("it"));
+            eprintln!(
+                "steadfast: {} is plain http: the token can be read on the way",
+                parsed.host_str().unwrap_or("it")
+            );
         }
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(120)).connect_timeout(Duration::from_secs(10)).no_proxy().build()?;
+        let http = reqwest::Client::builder()
+            .timeout(Duration::from_secs(120))
+            .connect_timeout(Duration::from_secs(10))
+            .no_proxy()
+            .build()?;
         Ok(Self { http, base, token })
     }
 
@@ -163,7 +192,11 @@ impl Api {
     /// Sends with the token; an error is the API's own sentence, naming fields.
     pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Result<Value> {
         let answer = request.bearer_auth(&self.token).send().await.map_err(|e| {
-            anyhow::anyhow!("{} does not answer ({}): is `ops/up` running?", self.base, if e.is_timeout() { "timeout" } else { "no connection" })
+            anyhow::anyhow!(
+                "{} does not answer ({}): is `ops/up` running?",
+                self.base,
+                if e.is_timeout() { "timeout" } else { "no connection" }
+            )
         })?;
         let status = answer.status();
         let body = answer.text().await.context("the answer broke off")?;
@@ -172,7 +205,11 @@ impl Api {
             return Ok(json);
         }
         let message = json.pointer("/error/message").and_then(Value::as_str).unwrap_or("no reason given");
-        let fields = json.pointer("/error/fields").filter(|f| f.as_object().is_some_and(|o| !o.is_empty())).map(|f| format!(" {f}")).unwrap_or_default();
+        let fields = json
+            .pointer("/error/fields")
+            .filter(|f| f.as_object().is_some_and(|o| !o.is_empty()))
+            .map(|f| format!(" {f}"))
+            .unwrap_or_default();
         bail!("{status}: {message}{fields}")
     }
 }

@@ -12,7 +12,9 @@ use super::ctx::{Ctx, actor};
 
 /// Where OCR and embedding are done
 #[derive(Debug, Subcommand)]
-#[command(after_help = "Examples:\n  steadfast endpoint ls\n  steadfast endpoint set mine --capability embedding --protocol openai --url http://127.0.0.1:8080/v1 --model my-model --dims 384 --rank 1\n  steadfast endpoint set cloud --capability embedding --protocol openai --url https://api.example.com/v1 --model m --key-env EXAMPLE_KEY\n  steadfast endpoint off mine --reason maintenance --yes\n\nThe enabled endpoint with the lowest rank serves. A key stays in the workers' environment; only the variable's name is stored.\nNo verb here asks the provider, so a broken one can always be repaired.")]
+#[command(
+    after_help = "Examples:\n  steadfast endpoint ls\n  steadfast endpoint set mine --capability embedding --protocol openai --url http://127.0.0.1:8080/v1 --model my-model --dims 384 --rank 1\n  steadfast endpoint set cloud --capability embedding --protocol openai --url https://api.example.com/v1 --model m --key-env EXAMPLE_KEY\n  steadfast endpoint off mine --reason maintenance --yes\n\nThe enabled endpoint with the lowest rank serves. A key stays in the workers' environment; only the variable's name is stored.\nNo verb here asks the provider, so a broken one can always be repaired."
+)]
 pub(crate) enum Verb {
     /// All endpoints
     Ls,
@@ -89,16 +91,63 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
                         (true, 0) => "on".to_owned(),
                         (true, n) => format!("not answering ({n})"),
                     };
-                    vec![e.name, e.capability, state, e.rank.to_string(), e.protocol, e.model, e.url.unwrap_or_else(|| "inside the worker".to_owned()), e.key_env.unwrap_or_default(), e.trust.to_string()]
+                    vec![
+                        e.name,
+                        e.capability,
+                        state,
+                        e.rank.to_string(),
+                        e.protocol,
+                        e.model,
+                        e.url.unwrap_or_else(|| "inside the worker".to_owned()),
+                        e.key_env.unwrap_or_default(),
+                        e.trust.to_string(),
+                    ]
                 })
                 .collect();
-            ctx.table(&["endpoint", "capability", "state", "rank", "protocol", "model", "url", "key in", "trust"], rows);
+            ctx.table(
+                &[
+                    "endpoint",
+                    "capability",
+                    "state",
+                    "rank",
+                    "protocol",
+                    "model",
+                    "url",
+                    "key in",
+                    "trust",
+                ],
+                rows,
+            );
             return Ok(ExitCode::SUCCESS);
         }
-        Verb::Set { name, capability, protocol, url, model, dims, key_env, trust, batch, timeout, rank } => {
+        Verb::Set {
+            name,
+            capability,
+            protocol,
+            url,
+            model,
+            dims,
+            key_env,
+            trust,
+            batch,
+            timeout,
+            rank,
+        } => {
             let url = check(&capability, &protocol, url, key_env.as_deref())?;
             let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX).max(1);
-            let new = NewEndpoint { name: name.clone(), capability, protocol, url, model, dims, key_env, trust, batch, timeout_ms, rank };
+            let new = NewEndpoint {
+                name: name.clone(),
+                capability,
+                protocol,
+                url,
+                model,
+                dims,
+                key_env,
+                trust,
+                batch,
+                timeout_ms,
+                rank,
+            };
             let mut tx = db.begin().await?;
             endpoint::set(&mut tx, &new, &actor()).await?;
             queue_schema::Db::commit(tx).await?;
@@ -134,7 +183,11 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
     if !hit {
         bail!("there is no endpoint \"{name}\": see `steadfast endpoint ls`");
     }
-    if ctx.json { ctx.show(&json!({ "endpoint": name, "state": said }))? } else { println!("{name} {said}") }
+    if ctx.json {
+        ctx.show(&json!({ "endpoint": name, "state": said }))?
+    } else {
+        println!("{name} {said}")
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -150,7 +203,8 @@ fn check(capability: &str, protocol: &str, url: Option<String>, key_env: Option<
         bail!("--protocol {protocol} does {fits}, not {capability}");
     }
     if let Some(name) = key_env {
-        let like_a_name = name.starts_with(|c: char| c.is_ascii_uppercase()) && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+        let like_a_name = name.starts_with(|c: char| c.is_ascii_uppercase())
+            && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
         if !like_a_name || name.len() > 64 {
             bail!("--key-env takes the NAME of an environment variable of the workers (capitals, digits, _), never the key itself");
         }
@@ -179,7 +233,10 @@ mod tests {
     #[test]
     fn a_key_is_never_taken_for_the_name_of_its_variable() {
         for key in ["sk-proj-abc123", "s3cret", "lower_case", "", "1KEY"] {
-            assert!(check("embedding", "openai", Some("http://127.0.0.1:1/v1".into()), Some(key)).is_err(), "{key}");
+            assert!(
+                check("embedding", "openai", Some("http://127.0.0.1:1/v1".into()), Some(key)).is_err(),
+                "{key}"
+            );
         }
         assert!(check("embedding", "openai", Some("http://127.0.0.1:1/v1".into()), Some("OPENAI_KEY")).is_ok());
     }

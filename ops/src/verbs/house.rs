@@ -40,7 +40,11 @@ pub(crate) async fn workers(ctx: &Ctx) -> Result<ExitCode> {
             vec![
                 w.boot_id.to_string(),
                 format!("{}:{}", w.host, w.pid),
-                if w.lost_at.is_some() { "lost".to_owned() } else { format!("seen {} ago", span(std::time::Duration::from_secs_f64(w.silent_seconds.max(0.0)))) },
+                if w.lost_at.is_some() {
+                    "lost".to_owned()
+                } else {
+                    format!("seen {} ago", span(std::time::Duration::from_secs_f64(w.silent_seconds.max(0.0))))
+                },
                 w.running_count.to_string(),
                 w.late_settle_count.to_string(),
                 w.kinds.join(","),

@@ -13,7 +13,9 @@ use super::ctx::{Ctx, NOTHING_FOUND, actor, ago, span};
 
 /// Look at jobs, try them again, cancel them
 #[derive(Debug, Subcommand)]
-#[command(after_help = "Examples:\n  steadfast jobs ls --status dead\n  steadfast jobs ls --held --kind ocr\n  steadfast jobs show 42\n  steadfast jobs retry 42 --reason \"provider fixed\"\n  steadfast jobs retry --all-dead --kind ocr --reason \"new engine\" --yes\n  steadfast jobs cancel 42 --reason \"not wanted\" --yes\n  steadfast jobs stats")]
+#[command(
+    after_help = "Examples:\n  steadfast jobs ls --status dead\n  steadfast jobs ls --held --kind ocr\n  steadfast jobs show 42\n  steadfast jobs retry 42 --reason \"provider fixed\"\n  steadfast jobs retry --all-dead --kind ocr --reason \"new engine\" --yes\n  steadfast jobs cancel 42 --reason \"not wanted\" --yes\n  steadfast jobs stats"
+)]
 pub(crate) enum Verb {
     /// Live jobs, newest first
     Ls {
@@ -67,12 +69,33 @@ pub(crate) enum Verb {
 
 pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
     match verb {
-        Verb::Ls { status, kind, held, done, limit, before } => {
-            let filter = Filter { status, kind, before, held: held.then_some(true), user_id: None, limit };
+        Verb::Ls {
+            status,
+            kind,
+            held,
+            done,
+            limit,
+            before,
+        } => {
+            let filter = Filter {
+                status,
+                kind,
+                before,
+                held: held.then_some(true),
+                user_id: None,
+                limit,
+            };
             list(ctx, &filter, done).await
         }
         Verb::Show { id } => show(ctx, id).await,
-        Verb::Retry { ids, all_dead, kind, force, reason, yes } => retry(ctx, ids, all_dead, kind, force, &reason, yes).await,
+        Verb::Retry {
+            ids,
+            all_dead,
+            kind,
+            force,
+            reason,
+            yes,
+        } => retry(ctx, ids, all_dead, kind, force, &reason, yes).await,
         Verb::Cancel { ids, reason, yes } => cancel(ctx, &ids, &reason, yes).await,
         Verb::Stats => stats(ctx).await,
     }
@@ -81,7 +104,11 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
 async fn list(ctx: &Ctx, filter: &Filter, done: bool) -> Result<ExitCode> {
     let db = ctx.db()?;
     let mut tx = db.begin().await?;
-    let rows = if done { job::list_done(&mut tx, filter).await? } else { job::list(&mut tx, filter).await? };
+    let rows = if done {
+        job::list_done(&mut tx, filter).await?
+    } else {
+        job::list(&mut tx, filter).await?
+    };
     if ctx.json {
         ctx.show(&rows)?;
         return Ok(ExitCode::SUCCESS);
@@ -128,7 +155,9 @@ fn waits(r: &JobRow, now: DateTime<Utc>) -> String {
 async fn show(ctx: &Ctx, id: i64) -> Result<ExitCode> {
     let db = ctx.db()?;
     let mut tx = db.begin().await?;
-    let Some(r) = job::find(&mut tx, id).await? else { bail!("there is no job {id}") };
+    let Some(r) = job::find(&mut tx, id).await? else {
+        bail!("there is no job {id}")
+    };
     let attempts = job::attempts(&mut tx, id).await?;
     let now = db.now().await?;
     let why = why(&db, &r, now).await?;
@@ -138,20 +167,43 @@ async fn show(ctx: &Ctx, id: i64) -> Result<ExitCode> {
     }
     println!("job {} · {} · {}", r.id, r.kind, r.status);
     println!("  {why}");
-    println!("  asked for {}; attempts {}, of which {} forgiven", ago(now, r.created_at), r.attempts, r.forgiven);
+    println!(
+        "  asked for {}; attempts {}, of which {} forgiven",
+        ago(now, r.created_at),
+        r.attempts,
+        r.forgiven
+    );
     if let Some(item) = r.item_id {
-        println!("  about item {item}, version {}{}", r.item_version, r.root_id.map_or_else(String::new, |root| format!("; part of job {root}")));
+        println!(
+            "  about item {item}, version {}{}",
+            r.item_version,
+            r.root_id.map_or_else(String::new, |root| format!("; part of job {root}"))
+        );
     }
     if let Some(class) = &r.last_class {
-        println!("  last failure: {class}{} {}", r.last_cause.as_ref().map_or_else(String::new, |c| format!(" ({c})")), r.last_error.as_deref().unwrap_or(""));
+        println!(
+            "  last failure: {class}{} {}",
+            r.last_cause.as_ref().map_or_else(String::new, |c| format!(" ({c})")),
+            r.last_error.as_deref().unwrap_or("")
+        );
     }
     if !attempts.is_empty() {
         println!();
         let rows = attempts
             .into_iter()
             .map(|a| {
-                let ran = a.started_at.map_or_else(|| "not started".to_owned(), |s| span((a.ended_at - s).to_std().unwrap_or_default()));
-                vec![a.attempt.to_string(), a.class, a.cause.unwrap_or_default(), if a.forgiven { "forgiven" } else { "charged" }.to_owned(), ran, ago(now, a.ended_at), a.error.unwrap_or_default()]
+                let ran = a
+                    .started_at
+                    .map_or_else(|| "not started".to_owned(), |s| span((a.ended_at - s).to_std().unwrap_or_default()));
+                vec![
+                    a.attempt.to_string(),
+                    a.class,
+                    a.cause.unwrap_or_default(),
+                    if a.forgiven { "forgiven" } else { "charged" }.to_owned(),
+                    ran,
+                    ago(now, a.ended_at),
+                    a.error.unwrap_or_default(),
+                ]
             })
             .collect();
         ctx.table(&["attempt", "class", "cause", "counts as", "ran", "ended", "said"], rows);
@@ -174,11 +226,20 @@ async fn why(db: &queue_schema::Db, r: &JobRow, now: DateTime<Utc>) -> Result<St
         });
     }
     Ok(match r.status.as_str() {
-        "waiting" if r.avail_at <= now => "due now: it waits for a free place, or for an endpoint that is up (see `steadfast endpoint ls`)".to_owned(),
+        "waiting" if r.avail_at <= now => {
+            "due now: it waits for a free place, or for an endpoint that is up (see `steadfast endpoint ls`)".to_owned()
+        }
         "waiting" => format!("backing off, due {}", ago(now, r.avail_at)),
-        "running" => format!("worker {} runs it since {}; its lease ends {}", r.claimed_by.unwrap_or(0), r.claimed_at.map_or_else(String::new, |at| ago(now, at)), ago(now, r.avail_at)),
+        "running" => format!(
+            "worker {} runs it since {}; its lease ends {}",
+            r.claimed_by.unwrap_or(0),
+            r.claimed_at.map_or_else(String::new, |at| ago(now, at)),
+            ago(now, r.avail_at)
+        ),
         "parked" => "set aside for a person: `steadfast jobs retry` with --reason".to_owned(),
-        "dead" => "dead: its budget is spent or it can never succeed as it is; `steadfast jobs retry` with --reason, perhaps --force".to_owned(),
+        "dead" => {
+            "dead: its budget is spent or it can never succeed as it is; `steadfast jobs retry` with --reason, perhaps --force".to_owned()
+        }
         other => format!("{other} {}", r.finished_at.map_or_else(String::new, |at| ago(now, at))),
     })
 }
@@ -189,7 +250,12 @@ async fn retry(ctx: &Ctx, ids: Vec<i64>, all_dead: bool, kind: Option<String>, f
     let ids = if all_dead {
         let mut found = Vec::new();
         for status in ["dead", "parked"] {
-            let filter = Filter { status: Some(status.to_owned()), kind: kind.clone(), limit: 100_000, ..Filter::default() };
+            let filter = Filter {
+                status: Some(status.to_owned()),
+                kind: kind.clone(),
+                limit: 100_000,
+                ..Filter::default()
+            };
             found.extend(job::list(&mut tx, &filter).await?.into_iter().map(|r| r.id));
         }
         if found.is_empty() {
@@ -227,7 +293,15 @@ async fn cancel(ctx: &Ctx, ids: &[i64], reason: &str, yes: bool) -> Result<ExitC
         ctx.show(&json!({ "cancelled": hit.iter().filter(|c| !c.running).map(|c| c.id).collect::<Vec<_>>(), "asked": hit.iter().filter(|c| c.running).map(|c| c.id).collect::<Vec<_>>(), "left": left }))?;
     } else {
         for c in &hit {
-            println!("{} {}", c.id, if c.running { "is running and was asked to stop" } else { "is cancelled" });
+            println!(
+                "{} {}",
+                c.id,
+                if c.running {
+                    "is running and was asked to stop"
+                } else {
+                    "is cancelled"
+                }
+            );
         }
         if !left.is_empty() {
             eprintln!("not live: {left:?}");
@@ -245,11 +319,25 @@ async fn stats(ctx: &Ctx) -> Result<ExitCode> {
     let rows = counts
         .into_iter()
         .map(|c| {
-            let oldest = c.oldest_seconds.map_or_else(String::new, |s| span(std::time::Duration::from_secs_f64(s.max(0.0))));
-            vec![c.kind, c.due.to_string(), c.backing_off.to_string(), c.held.to_string(), c.running.to_string(), c.parked.to_string(), c.dead.to_string(), oldest]
+            let oldest = c
+                .oldest_seconds
+                .map_or_else(String::new, |s| span(std::time::Duration::from_secs_f64(s.max(0.0))));
+            vec![
+                c.kind,
+                c.due.to_string(),
+                c.backing_off.to_string(),
+                c.held.to_string(),
+                c.running.to_string(),
+                c.parked.to_string(),
+                c.dead.to_string(),
+                oldest,
+            ]
         })
         .collect();
-    ctx.table(&["kind", "due", "backing off", "held", "running", "parked", "dead", "oldest waits"], rows);
+    ctx.table(
+        &["kind", "due", "backing off", "held", "running", "parked", "dead", "oldest waits"],
+        rows,
+    );
     Ok(ExitCode::SUCCESS)
 }
 

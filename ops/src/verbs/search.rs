@@ -10,7 +10,9 @@ use super::ctx::{Ctx, NOTHING_FOUND};
 
 /// Find passages by words and by meaning
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  steadfast search when must the renter move out\n  steadfast search \"corrosion of the viaduct\" --limit 3 --json\n\nWhat the answer could not see stands on stderr. Exit code 3: nothing was found.")]
+#[command(
+    after_help = "Examples:\n  steadfast search when must the renter move out\n  steadfast search \"corrosion of the viaduct\" --limit 3 --json\n\nWhat the answer could not see stands on stderr. Exit code 3: nothing was found."
+)]
 pub(crate) struct Args {
     /// The question, as it comes
     #[arg(required = true, num_args = 1..)]
@@ -35,19 +37,31 @@ pub(crate) async fn run(args: Args, ctx: &Ctx) -> Result<ExitCode> {
         query.push(("require", "semantic".to_owned()));
     }
     let answer = api.get("/api/v1/search", &query).await?;
-    let Some(results) = answer.get("results").and_then(Value::as_array) else { bail!("the API's answer has no results") };
+    let Some(results) = answer.get("results").and_then(Value::as_array) else {
+        bail!("the API's answer has no results")
+    };
     if ctx.json {
         ctx.show(&answer)?;
     } else {
         for (i, r) in results.iter().enumerate() {
             let text = |p: &str| r.pointer(p).and_then(Value::as_str).unwrap_or("").to_owned();
             let score = r.get("score").and_then(Value::as_f64).unwrap_or(0.0);
-            println!("{}. {}  page {}  {}", i + 1, text("/memory/title"), r.get("page").and_then(Value::as_i64).unwrap_or(1), bar(score));
+            println!(
+                "{}. {}  page {}  {}",
+                i + 1,
+                text("/memory/title"),
+                r.get("page").and_then(Value::as_i64).unwrap_or(1),
+                bar(score)
+            );
             println!("   {}", snippet(r));
         }
         degraded(&answer);
     }
-    Ok(if results.is_empty() { ExitCode::from(NOTHING_FOUND) } else { ExitCode::SUCCESS })
+    Ok(if results.is_empty() {
+        ExitCode::from(NOTHING_FOUND)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// Ten steps from nothing to first by words and by meaning.
@@ -59,9 +73,19 @@ fn bar(score: f64) -> String {
 
 /// The passage, its matching words bold where somebody sees it. Control characters of a document never reach the terminal.
 fn snippet(r: &Value) -> String {
-    let text: Vec<char> = r.get("snippet").and_then(Value::as_str).unwrap_or("").chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let text: Vec<char> = r
+        .get("snippet")
+        .and_then(Value::as_str)
+        .unwrap_or("")
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     let bold = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let marks: Vec<(usize, usize)> = r.get("highlights").cloned().and_then(|h| serde_json::from_value(h).ok()).unwrap_or_default();
+    let marks: Vec<(usize, usize)> = r
+        .get("highlights")
+        .cloned()
+        .and_then(|h| serde_json::from_value(h).ok())
+        .unwrap_or_default();
     let mut out = String::new();
     for (i, c) in text.iter().enumerate() {
         if bold && marks.iter().any(|(s, _)| *s == i) {
@@ -81,7 +105,10 @@ fn degraded(answer: &Value) {
     if d.get("degraded").and_then(Value::as_bool) != Some(true) {
         return;
     }
-    let notice = d.get("notice").and_then(Value::as_str).map_or_else(String::new, |n| format!(" {n}"));
+    let notice = d
+        .get("notice")
+        .and_then(Value::as_str)
+        .map_or_else(String::new, |n| format!(" {n}"));
     let reasons: Vec<String> = d
         .get("reasons")
         .and_then(Value::as_array)
@@ -89,7 +116,9 @@ fn degraded(answer: &Value) {
             all.iter()
                 .map(|r| {
                     let code = r.get("code").and_then(Value::as_str).unwrap_or("?");
-                    r.get("count").and_then(Value::as_i64).map_or_else(|| code.to_owned(), |n| format!("{code} ({n})"))
+                    r.get("count")
+                        .and_then(Value::as_i64)
+                        .map_or_else(|| code.to_owned(), |n| format!("{code} ({n})"))
                 })
                 .collect()
         })

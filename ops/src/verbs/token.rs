@@ -12,7 +12,9 @@ use super::ctx::{Ctx, ago};
 
 /// Make, list and revoke bearer tokens
 #[derive(Debug, Subcommand)]
-#[command(after_help = "Examples:\n  steadfast token create --user ann --space Contracts --expires 90d\n  steadfast token ls\n  steadfast token revoke 3 --yes\n\nA token is shown once; the database holds only its hash.")]
+#[command(
+    after_help = "Examples:\n  steadfast token create --user ann --space Contracts --expires 90d\n  steadfast token ls\n  steadfast token revoke 3 --yes\n\nA token is shown once; the database holds only its hash."
+)]
 pub(crate) enum Verb {
     /// A token for a user; user and Space are made when they are missing
     Create {
@@ -41,7 +43,12 @@ pub(crate) enum Verb {
 pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
     let db = ctx.db()?;
     match verb {
-        Verb::Create { user, space, name, expires } => {
+        Verb::Create {
+            user,
+            space,
+            name,
+            expires,
+        } => {
             for (field, value) in [("--user", &user), ("--space", &space), ("--name", &name)] {
                 if value.trim().is_empty() || value.chars().any(char::is_control) {
                     bail!("{field} is empty or has control characters");
@@ -53,7 +60,10 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
             } else {
                 // The token alone on stdout, so that it can be piped; the rest is for the person.
                 println!("{}", made.token);
-                eprintln!("token {} for {user} in Space {space} ({}); it is not shown again", made.id, made.space_id);
+                eprintln!(
+                    "token {} for {user} in Space {space} ({}); it is not shown again",
+                    made.id, made.space_id
+                );
             }
         }
         Verb::Ls => {
@@ -72,7 +82,13 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
                         (None, Some(at)) => format!("ends {}", ago(now, at)),
                         (None, None) => "valid".to_owned(),
                     };
-                    vec![t.id.to_string(), t.user, t.name, state, t.last_used_at.map_or_else(|| "never".to_owned(), |at| ago(now, at))]
+                    vec![
+                        t.id.to_string(),
+                        t.user,
+                        t.name,
+                        state,
+                        t.last_used_at.map_or_else(|| "never".to_owned(), |at| ago(now, at)),
+                    ]
                 })
                 .collect();
             ctx.table(&["id", "user", "name", "state", "last used"], rows);
@@ -82,7 +98,11 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
             if !tenant::revoke_token(&db, id).await? {
                 bail!("there is no valid token {id}: see `steadfast token ls`");
             }
-            if ctx.json { ctx.show(&json!({ "revoked": id }))? } else { println!("token {id} is revoked") }
+            if ctx.json {
+                ctx.show(&json!({ "revoked": id }))?
+            } else {
+                println!("token {id} is revoked")
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

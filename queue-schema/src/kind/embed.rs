@@ -20,7 +20,11 @@ pub struct Input {
 pub async fn input(db: &crate::Db, claims: &[Arc<Claim>]) -> Result<Vec<Input>, DbError> {
     let ids: Vec<i64> = claims.iter().filter_map(|c| c.item_id).collect();
     let versions: Vec<i32> = claims.iter().filter(|c| c.item_id.is_some()).map(|c| c.item_version).collect();
-    let rows: Vec<(i64, String)> = sqlx::query_as(sql!("block/for_embed")).bind(&ids).bind(&versions).fetch_all(&db.pool).await?;
+    let rows: Vec<(i64, String)> = sqlx::query_as(sql!("block/for_embed"))
+        .bind(&ids)
+        .bind(&versions)
+        .fetch_all(&db.pool)
+        .await?;
     Ok(rows.into_iter().map(|(block_id, content)| Input { block_id, content }).collect())
 }
 
@@ -74,12 +78,22 @@ pub(super) struct NewBlock<'a> {
 
 impl<'a> NewBlock<'a> {
     pub(super) fn new(page_no: u32, no: usize, content: &'a str) -> Self {
-        Self { page_no: i32::try_from(page_no).unwrap_or(i32::MAX), no: i32::try_from(no).unwrap_or(i32::MAX), content }
+        Self {
+            page_no: i32::try_from(page_no).unwrap_or(i32::MAX),
+            no: i32::try_from(no).unwrap_or(i32::MAX),
+            content,
+        }
     }
 }
 
 /// Writes blocks and the jobs that will embed them.
-pub(super) async fn insert_blocks(conn: &mut Conn, claim: &Claim, document_id: i64, root: i64, blocks: &[NewBlock<'_>]) -> Result<Vec<JobKind>, DbError> {
+pub(super) async fn insert_blocks(
+    conn: &mut Conn,
+    claim: &Claim,
+    document_id: i64,
+    root: i64,
+    blocks: &[NewBlock<'_>],
+) -> Result<Vec<JobKind>, DbError> {
     if blocks.is_empty() {
         return Ok(Vec::new());
     }

@@ -20,9 +20,17 @@ pub struct Input {
 /// # Errors
 /// When the database does not answer.
 pub async fn input(db: &crate::Db, claim: &Claim) -> Result<Option<Input>, DbError> {
-    let row: Option<(i64, String, String, String)> =
-        sqlx::query_as(sql!("document/for_extract")).bind(claim.item_id).bind(claim.item_version).fetch_optional(&db.pool).await?;
-    Ok(row.map(|(document_id, title, media_type, blob_key)| Input { document_id, title, media_type, blob_key }))
+    let row: Option<(i64, String, String, String)> = sqlx::query_as(sql!("document/for_extract"))
+        .bind(claim.item_id)
+        .bind(claim.item_version)
+        .fetch_optional(&db.pool)
+        .await?;
+    Ok(row.map(|(document_id, title, media_type, blob_key)| Input {
+        document_id,
+        title,
+        media_type,
+        blob_key,
+    }))
 }
 
 /// One page as found.
@@ -86,5 +94,10 @@ pub(super) async fn write(conn: &mut Conn, claim: &Claim, out: &Output) -> Resul
 }
 
 pub(super) async fn ended_badly(conn: &mut Conn, document_id: i64, class: RetryClass) -> Result<(), DbError> {
-    sqlx::query(sql!("document/failed")).bind(document_id).bind(class.sentence()).execute(conn).await.map(|_| ())
+    sqlx::query(sql!("document/failed"))
+        .bind(document_id)
+        .bind(class.sentence())
+        .execute(conn)
+        .await
+        .map(|_| ())
 }

@@ -19,8 +19,16 @@ pub struct Input {
 /// # Errors
 /// When the database does not answer.
 pub async fn input(db: &crate::Db, claim: &Claim) -> Result<Option<Input>, DbError> {
-    let row: Option<(i64, i64, i32, String)> = sqlx::query_as(sql!("page/for_ocr")).bind(claim.item_id).fetch_optional(&db.pool).await?;
-    Ok(row.map(|(page_id, document_id, page_no, image_key)| Input { page_id, document_id, page_no, image_key }))
+    let row: Option<(i64, i64, i32, String)> = sqlx::query_as(sql!("page/for_ocr"))
+        .bind(claim.item_id)
+        .fetch_optional(&db.pool)
+        .await?;
+    Ok(row.map(|(page_id, document_id, page_no, image_key)| Input {
+        page_id,
+        document_id,
+        page_no,
+        image_key,
+    }))
 }
 
 /// What comes out. No chunks: a blank page, which is an answer and not a failure.
@@ -46,15 +54,23 @@ pub(super) async fn write(conn: &mut Conn, claim: &Claim, out: &Output) -> Resul
     if updated == 0 {
         return Ok(Vec::new()); // deleted in the meantime
     }
-    let blocks: Vec<_> = out.chunks.iter().enumerate().map(|(i, t)| super::embed::NewBlock::new(out.page_no, i, t)).collect();
+    let blocks: Vec<_> = out
+        .chunks
+        .iter()
+        .enumerate()
+        .map(|(i, t)| super::embed::NewBlock::new(out.page_no, i, t))
+        .collect();
     let woken = super::embed::insert_blocks(&mut *conn, claim, out.document_id, claim.root_id.unwrap_or(claim.job_id), &blocks).await?;
     super::land(conn, out.document_id).await?;
     Ok(woken)
 }
 
 pub(super) async fn ended_badly(conn: &mut Conn, page_id: i64, class: RetryClass) -> Result<(), DbError> {
-    let document: Option<i64> =
-        sqlx::query_scalar(sql!("page/failed")).bind(page_id).bind(class.sentence()).fetch_optional(&mut *conn).await?;
+    let document: Option<i64> = sqlx::query_scalar(sql!("page/failed"))
+        .bind(page_id)
+        .bind(class.sentence())
+        .fetch_optional(&mut *conn)
+        .await?;
     match document {
         Some(document_id) => super::land(conn, document_id).await,
         None => Ok(()),

@@ -29,7 +29,10 @@ pub fn pack(v: &[f32]) -> Vec<u8> {
 /// The way back; a trailing fragment is ignored.
 #[must_use]
 pub fn unpack(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect()
+    bytes
+        .chunks_exact(4)
+        .map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]))
+        .collect()
 }
 
 pub(super) async fn write(conn: &mut Conn, claim: &Claim, out: &Output) -> Result<Vec<JobKind>, DbError> {
@@ -45,5 +48,10 @@ pub(super) async fn write(conn: &mut Conn, claim: &Claim, out: &Output) -> Resul
 
 /// A question that will not be answered: whoever waits hears why, at once.
 pub(crate) async fn write_failed(conn: &mut Conn, job_id: i64, class: &str) -> Result<(), DbError> {
-    sqlx::query(sql!("question/write_failed")).bind(job_id).bind(class).execute(conn).await.map(|_| ())
+    sqlx::query(sql!("question/write_failed"))
+        .bind(job_id)
+        .bind(class)
+        .execute(conn)
+        .await
+        .map(|_| ())
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use futures::future::BoxFuture;
+use futures::future::LocalBoxFuture;
 
 use crate::hits::{self, Board};
 use crate::peers;
@@ -17,13 +17,13 @@ pub struct Peer {
     /// What its drain ran with, for the reader.
     pub settings: &'static str,
     /// Makes its tables in an empty database.
-    pub prepare: fn(url: String) -> BoxFuture<'static, Result<()>>,
+    pub prepare: fn(url: String) -> LocalBoxFuture<'static, Result<()>>,
     /// Enqueues jobs 0..n by its fastest way; the time of the calls alone.
-    pub enqueue: fn(url: String, n: usize) -> BoxFuture<'static, Result<Duration>>,
+    pub enqueue: fn(url: String, n: usize) -> LocalBoxFuture<'static, Result<Duration>>,
     /// Runs a worker until the database shows nothing unfinished.
-    pub drain: fn(url: String, n: usize) -> BoxFuture<'static, Result<Drained>>,
+    pub drain: fn(url: String, n: usize) -> LocalBoxFuture<'static, Result<Drained>>,
     /// Single jobs into an idle worker; none for what has no worker.
-    pub pickup: Option<fn(url: String, plan: Plan) -> BoxFuture<'static, Result<Vec<Pickup>>>>,
+    pub pickup: Option<fn(url: String, plan: Plan) -> LocalBoxFuture<'static, Result<Vec<Pickup>>>>,
 }
 
 /// How a drain went.

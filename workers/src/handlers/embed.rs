@@ -26,7 +26,9 @@ pub(super) struct Piece {
 
 pub async fn handle(context: &Context, group: &Group) -> Vec<Outcome> {
     let Some(endpoint) = group.endpoint.clone() else {
-        return all(group, || Outcome::failed(RetryClass::Unservable, "endpoint_gone", "the endpoint was removed"));
+        return all(group, || {
+            Outcome::failed(RetryClass::Unservable, "endpoint_gone", "the endpoint was removed")
+        });
     };
     let inputs = match embed::input(&context.db, &group.claims).await {
         Ok(inputs) => inputs,
@@ -37,13 +39,23 @@ pub async fn handle(context: &Context, group: &Group) -> Vec<Outcome> {
     let mut pieces = Vec::new();
     for (at, claim) in group.claims.iter().enumerate() {
         match claim.item_id.and_then(|id| texts.remove(&id)) {
-            None => outcomes[at] = Some(Outcome::failed(RetryClass::Superseded, "block_gone", "deleted or edited in the meantime")),
+            None => {
+                outcomes[at] = Some(Outcome::failed(
+                    RetryClass::Superseded,
+                    "block_gone",
+                    "deleted or edited in the meantime",
+                ))
+            }
             // A provider refuses a whole batch for one blank text (public case 61): it is never sent.
             Some(text) if text.trim().is_empty() => {
                 outcomes[at] = Some(Outcome::failed(RetryClass::NoContent, "blank", "there is no text to embed"));
             }
             Some(text) if too_long(&text, context.config.max_tokens) => {
-                outcomes[at] = Some(Outcome::failed(RetryClass::Oversize, "estimated_too_long", "the text is longer than the limit"));
+                outcomes[at] = Some(Outcome::failed(
+                    RetryClass::Oversize,
+                    "estimated_too_long",
+                    "the text is longer than the limit",
+                ));
             }
             Some(text) => pieces.push(Piece { at, text }),
         }
@@ -67,11 +79,21 @@ async fn vectors(context: &Context, group: &Group, endpoint: &Arc<Endpoint>, pie
     if pieces.is_empty() {
         return Vec::new();
     }
-    if endpoint.protocol == "minilm" { local(context, endpoint, pieces).await } else { remote(context, group, endpoint.clone(), pieces).await }
+    if endpoint.protocol == "minilm" {
+        local(context, endpoint, pieces).await
+    } else {
+        remote(context, group, endpoint.clone(), pieces).await
+    }
 }
 
 fn embedded(piece: &Piece, model: &str, vector: Vec<f32>) -> (usize, Outcome) {
-    (piece.at, Outcome::Done(Effect::Embedded(Output { model: model.to_owned(), vector })))
+    (
+        piece.at,
+        Outcome::Done(Effect::Embedded(Output {
+            model: model.to_owned(),
+            vector,
+        })),
+    )
 }
 
 async fn local(context: &Context, endpoint: &Endpoint, pieces: Vec<Piece>) -> Vec<(usize, Outcome)> {
@@ -104,7 +126,9 @@ async fn local(context: &Context, endpoint: &Endpoint, pieces: Vec<Piece>) -> Ve
 /// The built-in model, beside the runtime.
 pub(super) async fn local_vectors(context: &Context, texts: Vec<String>) -> Result<Vec<Vec<f32>>, EngineError> {
     let model = context.local.model().await?;
-    tokio::task::spawn_blocking(move || model.embed(&texts)).await.map_err(|_| EngineError::Failed("the model panicked".to_owned()))?
+    tokio::task::spawn_blocking(move || model.embed(&texts))
+        .await
+        .map_err(|_| EngineError::Failed("the model panicked".to_owned()))?
 }
 
 /// One call for all; on a refusal that is about the input, halves, until the one is alone.
@@ -114,7 +138,11 @@ fn remote<'a>(context: &'a Context, group: &'a Group, endpoint: Arc<Endpoint>, p
         let failure = match context.clients.embed(&endpoint, &texts, endpoint.timeout()).await {
             Ok(answer) => {
                 well(context, &endpoint).await;
-                return pieces.iter().zip(answer.vectors).map(|(p, v)| embedded(p, &answer.model, v)).collect();
+                return pieces
+                    .iter()
+                    .zip(answer.vectors)
+                    .map(|(p, v)| embedded(p, &answer.model, v))
+                    .collect();
             }
             Err(failure) => failure,
         };

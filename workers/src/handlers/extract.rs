@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use queue_schema::kind::extract::{self, Output, Page};
 use queue_schema::kind::Effect;
+use queue_schema::kind::extract::{self, Output, Page};
 use queue_schema::outcome::{Outcome, RetryClass};
 
 use super::{blob_failure, database_away};
@@ -34,11 +34,18 @@ async fn one(context: &Context, claim: &Arc<queue_schema::claim::Claim>) -> Outc
         let pages = pages.clone();
         async move {
             let page = match page {
-                child::Page::Text { no, text } => Page::Text { no, chunks: context.local.chunker.chunks(&text) },
+                child::Page::Text { no, text } => Page::Text {
+                    no,
+                    chunks: context.local.chunker.chunks(&text),
+                },
                 child::Page::Unreadable { no, note } => Page::Unreadable { no, note },
                 child::Page::Picture { no, png } => {
                     // Stored before any row points at it; a run that dies here leaves an orphan for retention.
-                    let image_key = context.blobs.put(claim.tenant_id, png).await.map_err(|e| ChildError::Broken(format!("blob store: {e}")))?;
+                    let image_key = context
+                        .blobs
+                        .put(claim.tenant_id, png)
+                        .await
+                        .map_err(|e| ChildError::Broken(format!("blob store: {e}")))?;
                     Page::Picture { no, image_key }
                 }
             };

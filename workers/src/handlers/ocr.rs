@@ -16,7 +16,9 @@ use crate::run::{Context, all};
 
 pub async fn handle(context: &Context, group: &Group) -> Vec<Outcome> {
     let Some(endpoint) = group.endpoint.clone() else {
-        return all(group, || Outcome::failed(RetryClass::Unservable, "endpoint_gone", "the endpoint was removed"));
+        return all(group, || {
+            Outcome::failed(RetryClass::Unservable, "endpoint_gone", "the endpoint was removed")
+        });
     };
     let mut outcomes = Vec::with_capacity(group.claims.len());
     for claim in &group.claims {

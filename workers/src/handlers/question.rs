@@ -11,7 +11,9 @@ use crate::run::{Context, all};
 
 pub async fn handle(context: &Context, group: &Group) -> Vec<Outcome> {
     let Some(endpoint) = group.endpoint.clone() else {
-        return all(group, || Outcome::failed(RetryClass::Unservable, "endpoint_gone", "the endpoint was removed"));
+        return all(group, || {
+            Outcome::failed(RetryClass::Unservable, "endpoint_gone", "the endpoint was removed")
+        });
     };
     let mut outcomes = Vec::with_capacity(group.claims.len());
     for claim in &group.claims {
@@ -20,13 +22,24 @@ pub async fn handle(context: &Context, group: &Group) -> Vec<Outcome> {
             continue;
         };
         if text.trim().is_empty() || too_long(&text, context.config.max_tokens) {
-            outcomes.push(Outcome::failed(RetryClass::BadInput, "text", "the question is blank or too long to embed"));
+            outcomes.push(Outcome::failed(
+                RetryClass::BadInput,
+                "text",
+                "the question is blank or too long to embed",
+            ));
             continue;
         }
         let answer = if endpoint.protocol == "minilm" {
-            local_vectors(context, vec![text.clone()]).await.map(|v| (endpoint.model.clone(), v)).map_err(|e| local_failure(&e))
+            local_vectors(context, vec![text.clone()])
+                .await
+                .map(|v| (endpoint.model.clone(), v))
+                .map_err(|e| local_failure(&e))
         } else {
-            match context.clients.embed(&endpoint, std::slice::from_ref(&text), context.config.question_timeout).await {
+            match context
+                .clients
+                .embed(&endpoint, std::slice::from_ref(&text), context.config.question_timeout)
+                .await
+            {
                 Ok(a) => Ok((a.model, a.vectors)),
                 Err(f) => Err(blame(context, group, &endpoint, claim.job_id, f, true).await),
             }
@@ -34,7 +47,11 @@ pub async fn handle(context: &Context, group: &Group) -> Vec<Outcome> {
         outcomes.push(match answer {
             Ok((model, mut vectors)) if vectors.len() == 1 => {
                 well(context, &endpoint).await;
-                Outcome::Done(Effect::Answered(Output { text, model, vector: vectors.remove(0) }))
+                Outcome::Done(Effect::Answered(Output {
+                    text,
+                    model,
+                    vector: vectors.remove(0),
+                }))
             }
             Ok(_) => Outcome::failed(RetryClass::InvalidOutput, "count", "not one vector for one question"),
             Err(outcome) => outcome,

@@ -22,7 +22,11 @@ async fn sweep(context: &Context) -> Result<(), Outcome> {
     let keep = Keep::default();
     let rows = retention::sweep(&context.db, &keep).await.map_err(|e| database_away(&e))?;
     let now = context.db.now().await.map_err(|e| database_away(&e))?;
-    let old = context.blobs.list_older_than(now, keep.orphan_blobs, 10_000).await.map_err(|e| blob_failure(&e))?;
+    let old = context
+        .blobs
+        .list_older_than(now, keep.orphan_blobs, 10_000)
+        .await
+        .map_err(|e| blob_failure(&e))?;
     let mut blobs = 0;
     for keys in old.chunks(500) {
         for key in retention::orphans(&context.db, keys).await.map_err(|e| database_away(&e))? {

@@ -158,7 +158,7 @@ async fn takes(db: &Db, scene: &Scene) -> Result<Vec<f64>> {
         ensure!(claims.len() == BATCH, "took {} jobs instead of {BATCH}: {}", claims.len(), scene.name);
         let done: Vec<_> = claims.into_iter().map(|c| (Arc::new(c), Outcome::done())).collect();
         let settled = claim::settle(db, &done).await?;
-        ensure!(settled.settled == BATCH, "settled {} jobs instead of {BATCH}", settled.settled);
+        ensure!(settled.ours.len() == BATCH, "settled {} jobs instead of {BATCH}", settled.ours.len());
         sqlx::query("insert into jobs (line_id, tenant_id, kind) select l.id, l.tenant_id, l.kind from lines l, generate_series(1, $2) where l.kind = $1 and l.tenant_id = 1")
             .bind(scene.kind.as_str())
             .bind(i32::try_from(BATCH)?)

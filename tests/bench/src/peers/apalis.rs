@@ -18,10 +18,10 @@ pub const PEER: Peer = Peer {
     name: "apalis-postgres 1.0",
     key: "apalis",
     settings: "push_bulk 2,000 a call; concurrency 1,000, batch 1,000, tasks locked, pool 8, pubsub",
-    prepare: |url| prepare(url).boxed(),
-    enqueue: |url, n| enqueue(url, n).boxed(),
-    drain: |url, n| drain(url, n).boxed(),
-    pickup: Some(|url, plan| pickup(url, plan).boxed()),
+    prepare: |url| prepare(url).boxed_local(),
+    enqueue: |url, n| enqueue(url, n).boxed_local(),
+    drain: |url, n| drain(url, n).boxed_local(),
+    pickup: Some(|url, plan| pickup(url, plan).boxed_local()),
 };
 
 const QUEUE: &str = "noop";

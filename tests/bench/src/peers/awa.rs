@@ -17,10 +17,10 @@ pub const PEER: Peer = Peer {
     name: "awa 0.6",
     key: "awa",
     settings: "enqueue_params_copy 5,000 a call; 256 workers, claims of 512, no deadline, pool 20",
-    prepare: |url| prepare(url).boxed(),
-    enqueue: |url, n| enqueue(url, n).boxed(),
-    drain: |url, n| drain(url, n).boxed(),
-    pickup: Some(|url, plan| pickup(url, plan).boxed()),
+    prepare: |url| prepare(url).boxed_local(),
+    enqueue: |url, n| enqueue(url, n).boxed_local(),
+    drain: |url, n| drain(url, n).boxed_local(),
+    pickup: Some(|url, plan| pickup(url, plan).boxed_local()),
 };
 
 const QUEUE: &str = "default";

@@ -13,9 +13,9 @@ pub const PEER: Peer = Peer {
     name: "bare SQL archive",
     key: "bare",
     settings: "2 connections; claim 500, then move them to a history table; enqueued by COPY",
-    prepare: |url| prepare(url).boxed(),
-    enqueue: |url, n| enqueue(url, n).boxed(),
-    drain: |url, n| drain(url, n).boxed(),
+    prepare: |url| prepare(url).boxed_local(),
+    enqueue: |url, n| enqueue(url, n).boxed_local(),
+    drain: |url, n| drain(url, n).boxed_local(),
     pickup: None,
 };
 

@@ -1,5 +1,6 @@
 //! graphile_worker: the fastest rival.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -15,10 +16,10 @@ pub const PEER: Peer = Peer {
     name: "graphile_worker 0.14",
     key: "graphile",
     settings: "add_jobs 5,000 a call; concurrency 64, local queue 500, completions batched for 1 ms, pool 20",
-    prepare: |url| prepare(url).boxed(),
-    enqueue: |url, n| enqueue(url, n).boxed(),
-    drain: |url, n| drain(url, n).boxed(),
-    pickup: Some(|url, plan| pickup(url, plan).boxed()),
+    prepare: |url| prepare(url).boxed_local(),
+    enqueue: |url, n| enqueue(url, n).boxed_local(),
+    drain: |url, n| drain(url, n).boxed_local(),
+    pickup: Some(|url, plan| pickup(url, plan).boxed_local()),
 };
 
 #[derive(Clone, Deserialize, Serialize)]
@@ -39,9 +40,14 @@ async fn pool(url: &str, size: u32) -> Result<sqlx::PgPool> {
     Ok(PgPoolOptions::new().max_connections(size).connect(url).await?)
 }
 
-async fn worker(pool: &sqlx::PgPool, shape: impl FnOnce(WorkerOptions) -> WorkerOptions) -> Result<Worker> {
+async fn worker(pool: &sqlx::PgPool, shape: impl FnOnce(WorkerOptions) -> WorkerOptions) -> Result<Arc<Worker>> {
     let options = WorkerOptions::default().define_job::<Noop>().pg_pool(pool.clone()).listen_os_shutdown_signals(false);
-    Ok(shape(options).init().await?)
+    Ok(Arc::new(shape(options).init().await?))
+}
+
+fn spawn(worker: &Arc<Worker>) -> tokio::task::JoinHandle<Result<()>> {
+    let worker = worker.clone();
+    tokio::spawn(async move { Ok(worker.run().await?) })
 }
 
 async fn prepare(url: String) -> Result<()> {
@@ -74,17 +80,13 @@ async fn drain(url: String, n: usize) -> Result<Drained> {
         o.concurrency(64).local_queue(LocalQueueConfig::default().with_size(500)).complete_job_batch_delay(Duration::from_millis(1))
     })
     .await?;
-    let run = async { worker.run().await.map_err(anyhow::Error::from) };
-    let watch = async {
-        let drained = peer::finished(started, &board, || async {
-            Ok(!sqlx::query_scalar::<_, bool>("select exists (select from graphile_worker._private_jobs)").fetch_one(&ask).await?)
-        })
-        .await;
-        worker.request_shutdown();
-        drained
-    };
-    let (ran, drained) = tokio::join!(run, watch);
-    ran?;
+    let run = spawn(&worker);
+    let drained = peer::finished(started, &board, || async {
+        Ok(!sqlx::query_scalar::<_, bool>("select exists (select from graphile_worker._private_jobs)").fetch_one(&ask).await?)
+    })
+    .await;
+    worker.request_shutdown();
+    run.await??;
     pool.close().await;
     ask.close().await;
     drained
@@ -94,20 +96,16 @@ async fn pickup(url: String, plan: Plan) -> Result<Vec<Pickup>> {
     let (pool, producer) = (pool(&url, 20).await?, pool(&url, 2).await?);
     let worker = worker(&pool, |o| o.concurrency(10)).await?;
     let utils = self::worker(&producer, |o| o).await?.create_utils();
-    let run = async { worker.run().await.map_err(anyhow::Error::from) };
-    let watch = async {
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let utils = &utils;
-        let samples = peer::paced(plan, |n| async move {
-            utils.add_job(Noop { n }, JobSpec::default()).await?;
-            Ok(())
-        })
-        .await;
-        worker.request_shutdown();
-        samples
-    };
-    let (ran, samples) = tokio::join!(run, watch);
-    ran?;
+    let run = spawn(&worker);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let utils = &utils;
+    let samples = peer::paced(plan, |n| async move {
+        utils.add_job(Noop { n }, JobSpec::default()).await?;
+        Ok(())
+    })
+    .await;
+    worker.request_shutdown();
+    run.await??;
     pool.close().await;
     producer.close().await;
     samples

@@ -22,10 +22,10 @@ pub const PEER: Peer = Peer {
     name: "steadfast",
     key: "ours",
     settings: "`--kinds noop`, otherwise the defaults; enqueued by COPY",
-    prepare: |url| prepare(url).boxed(),
-    enqueue: |url, n| enqueue(url, n).boxed(),
-    drain: |url, n| drain(url, n).boxed(),
-    pickup: Some(|url, plan| pickup(url, plan).boxed()),
+    prepare: |url| prepare(url).boxed_local(),
+    enqueue: |url, n| enqueue(url, n).boxed_local(),
+    drain: |url, n| drain(url, n).boxed_local(),
+    pickup: Some(|url, plan| pickup(url, plan).boxed_local()),
 };
 
 /// The tenant that every installation has.

@@ -16,10 +16,10 @@ pub const PEER: Peer = Peer {
     name: "riverqueue 0.5",
     key: "river",
     settings: "insert_many in one call; 1,000 workers, fetch cooldown 1 ms, pool 10",
-    prepare: |url| prepare(url).boxed(),
-    enqueue: |url, n| enqueue(url, n).boxed(),
-    drain: |url, n| drain(url, n).boxed(),
-    pickup: Some(|url, plan| pickup(url, plan).boxed()),
+    prepare: |url| prepare(url).boxed_local(),
+    enqueue: |url, n| enqueue(url, n).boxed_local(),
+    drain: |url, n| drain(url, n).boxed_local(),
+    pickup: Some(|url, plan| pickup(url, plan).boxed_local()),
 };
 
 #[derive(Clone, Debug, Deserialize, JobArgs, Serialize)]
