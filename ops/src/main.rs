@@ -39,8 +39,7 @@ enum Verb {
     Endpoint(verbs::endpoint::Verb),
     #[command(subcommand)]
     Token(verbs::token::Verb),
-    /// Worker processes that live, and what they hold
-    Workers,
+    Workers(verbs::house::Workers),
     Doctor(verbs::doctor::Args),
     /// Bring the database up to date
     Migrate,
@@ -66,7 +65,7 @@ async fn main() -> ExitCode {
         Verb::Breaker(verb) => verbs::breaker::run(verb, &ctx).await,
         Verb::Endpoint(verb) => verbs::endpoint::run(verb, &ctx).await,
         Verb::Token(verb) => verbs::token::run(verb, &ctx).await,
-        Verb::Workers => verbs::house::workers(&ctx).await,
+        Verb::Workers(_) => verbs::house::workers(&ctx).await,
         Verb::Doctor(args) => verbs::doctor::run(args, &ctx).await,
         Verb::Migrate => verbs::house::migrate(&ctx).await,
         Verb::Completion { shell } => Ok(verbs::house::completion(shell)),

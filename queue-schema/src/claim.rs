@@ -28,6 +28,8 @@ pub struct Claim {
     pub charged: i32,
     pub counters: Counters,
     pub created_at: DateTime<Utc>,
+    /// When it had been due: where the next claim's scan may start.
+    pub due_at: DateTime<Utc>,
     pub endpoint_id: Option<i64>,
     pub endpoint_epoch: Option<i64>,
     pub capability_epoch: Option<i64>,
@@ -63,6 +65,7 @@ impl Claim {
                 timeouts_in_row: count("timeouts_in_row")?,
             },
             created_at: row.try_get("created_at")?,
+            due_at: row.try_get("due_at")?,
             endpoint_id: row.try_get("endpoint_id")?,
             endpoint_epoch: row.try_get("endpoint_epoch")?,
             capability_epoch: row.try_get("capability_epoch")?,

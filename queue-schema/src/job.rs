@@ -89,6 +89,32 @@ pub async fn enqueue(conn: &mut Conn, job: &NewJob) -> Result<Option<i64>, DbErr
         .await
 }
 
+/// Enqueues many in the caller's transaction, in one statement: jobs like `template`, one per (item, version, payload). Returns the
+/// ids of those that were new; work that is already open is left alone.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn enqueue_many(
+    conn: &mut Conn,
+    template: &NewJob,
+    items: &[(Option<i64>, i32, serde_json::Value)],
+) -> Result<Vec<i64>, DbError> {
+    let line = line(&mut *conn, template.kind, template.lane, template.tenant_id, template.level).await?;
+    sqlx::query_scalar(sql!("job/enqueue"))
+        .bind(line)
+        .bind(template.tenant_id)
+        .bind(template.user_id)
+        .bind(template.root_id)
+        .bind(template.kind.as_str())
+        .bind(template.delay.as_secs_f64())
+        .bind(template.max_charged)
+        .bind(items.iter().map(|i| i.0).collect::<Vec<_>>())
+        .bind(items.iter().map(|i| i.1).collect::<Vec<_>>())
+        .bind(items.iter().map(|i| &i.2).collect::<Vec<_>>())
+        .fetch_all(conn)
+        .await
+}
+
 /// Enqueues one job per item on a known line, in one statement. Returns how many were new.
 pub(crate) async fn enqueue_on(
     conn: &mut Conn,

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 use queue_schema::claim::{self, Claim, Key, Taker};
 use queue_schema::endpoint::{self, Endpoint};
 use queue_schema::hint::Hinter;
@@ -91,12 +92,19 @@ pub struct Engine {
     held: Mutex<HashMap<Key, Held>>,
     settlers: HashMap<Lane, mpsc::UnboundedSender<Message>>,
     endpoints: Mutex<HashMap<i64, (Instant, Arc<Endpoint>)>>,
+    watermarks: Mutex<HashMap<(JobKind, Lane), Mark>>,
     pub late: AtomicUsize,
     pub settled: AtomicUsize,
     tasks: Mutex<Vec<AbortOnDropHandle<()>>>,
     /// Of the thread that owns `db`'s sockets; the pulse calls in from another.
     runtime: tokio::runtime::Handle,
 }
+
+/// Since when a watermark stands, and where.
+type Mark = (Instant, DateTime<Utc>);
+
+/// A mark is forgotten after this, so that a job whose transaction began early and committed late is seen within a poll's time.
+const WATERMARK_LIFE: Duration = Duration::from_secs(2);
 
 /// How many groups one settling transaction takes: enough to share the commit, few enough that nobody waits long.
 const SETTLE_GROUPS: usize = 64;
@@ -119,6 +127,7 @@ impl Engine {
             held: Mutex::default(),
             settlers,
             endpoints: Mutex::default(),
+            watermarks: Mutex::default(),
             late: AtomicUsize::new(0),
             settled: AtomicUsize::new(0),
             tasks: Mutex::default(),
@@ -137,7 +146,8 @@ impl Engine {
     /// # Errors
     /// When the take, or the look at its endpoint, did not run. What was taken comes back when its lease lapses.
     pub async fn take(&self, kind: JobKind, lane: Lane, limit: usize) -> Result<Vec<Group>, DbError> {
-        let claims = claim::take(&self.db, &self.taker, kind, lane, limit, None).await?;
+        let claims = claim::take(&self.db, &self.taker, kind, lane, limit, self.watermark(kind, lane)).await?;
+        self.remember(kind, lane, limit, &claims);
         if claims.is_empty() {
             return Ok(Vec::new());
         }
@@ -173,6 +183,33 @@ impl Engine {
             });
         }
         Ok(groups)
+    }
+
+    /// Where the next scan of this kind may start (decision D22): index entries of rows taken before are dead, but under somebody's
+    /// old snapshot they stay and would be walked again at every claim.
+    fn watermark(&self, kind: JobKind, lane: Lane) -> Option<DateTime<Utc>> {
+        let mut marks = lock(&self.watermarks);
+        match marks.get(&(kind, lane)) {
+            Some((since, _)) if since.elapsed() > WATERMARK_LIFE => {
+                marks.remove(&(kind, lane));
+                None
+            }
+            Some((_, at)) => Some(*at),
+            None => None,
+        }
+    }
+
+    fn remember(&self, kind: JobKind, lane: Lane, asked: usize, claims: &[Claim]) {
+        let mut marks = lock(&self.watermarks);
+        match claims.iter().map(|c| c.due_at).max() {
+            Some(at) if claims.len() >= asked => {
+                marks.entry((kind, lane)).or_insert((Instant::now(), at)).1 = at;
+            }
+            // A short take reached the end of the line: the next scan starts at its head again.
+            _ => {
+                marks.remove(&(kind, lane));
+            }
+        }
     }
 
     /// The endpoint a claim was given, read once per version of it.

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Subcommand;
 use queue_schema::capability::{self, Flipped};
+use queue_schema::{Db, Tx};
 
-use super::ctx::{Ctx, actor, ago};
+use super::ctx::{Ctx, actor, ago, plain, reason, say, since};
 
 /// Look at breakers and flip them
 #[derive(Debug, Subcommand)]
@@ -21,8 +22,11 @@ pub(crate) enum Verb {
         /// ocr or embedding
         name: String,
         /// Why, for the history and for the next operator
-        #[arg(long)]
+        #[arg(long, value_parser = reason)]
         reason: String,
+        /// Only for this tenant, by id; by default for everybody
+        #[arg(long, value_name = "ID")]
+        tenant: Option<i64>,
         /// Do not ask
         #[arg(long, short)]
         yes: bool,
@@ -32,19 +36,22 @@ pub(crate) enum Verb {
         /// ocr or embedding
         name: String,
         /// What was fixed
-        #[arg(long, default_value = "turned on by hand")]
+        #[arg(long, default_value = "turned on by hand", value_parser = reason)]
         reason: String,
+        /// The breaker of this tenant, by id; by default that of everybody
+        #[arg(long, value_name = "ID")]
+        tenant: Option<i64>,
     },
     /// Who did what, when and why; newest first
     History {
         name: Option<String>,
-        #[arg(long, default_value_t = 50)]
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
         limit: i64,
     },
 }
 
 pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
-    let db = ctx.db()?;
+    let db = ctx.db().await?;
     match verb {
         Verb::Ls => {
             let breakers = capability::list(&db).await?;
@@ -70,19 +77,20 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
                 .collect();
             ctx.table(&["breaker", "for", "state", "held", "refusals", "changed", "reason"], rows);
         }
-        Verb::Off { name, reason, yes } => {
+        Verb::Off { name, reason, tenant, yes } => {
+            let whom = tenant.map_or_else(|| "everybody".to_owned(), |t| format!("tenant {t}"));
             ctx.confirm(
                 yes,
-                &format!("turn {name} off for everybody; its work is held until it is turned on again"),
+                &format!("turn {name} off for {whom}; its work is held until it is turned on again"),
             )?;
             let mut tx = db.begin().await?;
-            let flipped = capability::off(&mut tx, &name, None, &actor(), &reason).await?;
-            tell(ctx, &db, &name, flipped, tx).await?;
+            let flipped = capability::off(&mut tx, &name, tenant, &actor(), &reason).await?;
+            tell(ctx, &db, &name, tenant, flipped, tx).await?;
         }
-        Verb::On { name, reason } => {
+        Verb::On { name, reason, tenant } => {
             let mut tx = db.begin().await?;
-            let flipped = capability::on(&mut tx, &name, None, &actor(), &reason).await?;
-            tell(ctx, &db, &name, flipped, tx).await?;
+            let flipped = capability::on(&mut tx, &name, tenant, &actor(), &reason).await?;
+            tell(ctx, &db, &name, tenant, flipped, tx).await?;
         }
         Verb::History { name, limit } => {
             let events = capability::history(&db, name.as_deref(), limit).await?;
@@ -101,26 +109,31 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn tell(ctx: &Ctx, db: &queue_schema::Db, name: &str, flipped: Option<Flipped>, tx: queue_schema::Tx) -> Result<()> {
+async fn tell(ctx: &Ctx, db: &Db, name: &str, tenant: Option<i64>, flipped: Option<Flipped>, tx: Tx) -> Result<()> {
+    let whose = |tenant: Option<i64>| tenant.map_or_else(String::new, |t| format!(" of tenant {t}"));
     let Some(f) = flipped else {
-        let names: Vec<String> = capability::list(db).await?.into_iter().map(|b| b.name).collect();
-        bail!("there is no breaker \"{name}\": there are {}", names.join(", "));
+        drop(tx);
+        let all = capability::list(db).await?;
+        let names: Vec<String> = all.iter().map(|b| format!("{}{}", b.name, whose(b.tenant_id))).collect();
+        bail!("there is no breaker {name}{}: there are {}", whose(tenant), names.join(", "));
     };
-    queue_schema::Db::commit(tx).await?;
+    let whose = whose(tenant);
+    Db::commit(tx).await?;
     if ctx.json {
         return ctx.show(&f);
     }
     let state = if f.enabled { "on" } else { "off" };
     if f.changed {
-        println!("{name} is {state}");
+        say(format_args!("{name}{whose} is {state}"));
     } else {
         let now = db.now().await?;
-        println!(
-            "{name} is already {state} since {}, by {}: {}",
-            ago(now, f.changed_at),
-            f.changed_by.as_deref().unwrap_or("nobody known"),
-            f.reason.as_deref().unwrap_or("no reason given")
-        );
+        // A breaker that nobody ever flipped has no actor: it is on because the house was made so.
+        let by = f.changed_by.map_or_else(String::new, |who| format!(", by {who}"));
+        let why = f.reason.map_or_else(String::new, |why| format!(": {why}"));
+        say(plain(&format!(
+            "{name}{whose} is already {state}, since {}{by}{why}",
+            since(now, f.changed_at)
+        )));
     }
     Ok(())
 }

@@ -1,12 +1,13 @@
 //! What every verb shares: where the house is, who asks, and how an answer is shown.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::fmt;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use chrono::{DateTime, Utc};
 use comfy_table::{ContentArrangement, Table, presets};
-use queue_schema::{Db, Role};
+use queue_schema::{Db, DbError, Role};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -58,17 +59,30 @@ impl Ctx {
         }
     }
 
-    pub(crate) fn db(&self) -> Result<Db> {
-        Db::open(&self.database_url()?, Role::Owner, 2, "steadfast")
-            .context("the database's address (STEADFAST_DATABASE_URL or --database-url)")
+    /// A pool that has answered once, so that what is wrong is said in words here and not by the first statement of a verb.
+    pub(crate) async fn db(&self) -> Result<Db> {
+        let url = self.database_url()?;
+        let db = Db::open(&url, Role::Owner, 2, "steadfast").map_err(|error| {
+            anyhow!("--database-url (or STEADFAST_DATABASE_URL) is not understood: {error}; it looks like postgres://user:password@host:5432/database")
+        })?;
+        match queue_schema::schedule::house_tenant(&db).await {
+            Ok(_) => Ok(db),
+            Err(error) if is_unmigrated(&error) => bail!("{} is not migrated: run `steadfast migrate`", place(&url)),
+            Err(DbError::PoolTimedOut) => bail!(
+                "no Postgres answers at {}: is it running (`ops/up` starts one), and is the address right (--database-url, STEADFAST_DATABASE_URL)?",
+                place(&url)
+            ),
+            Err(error) => Err(anyhow!("{}: {error}", place(&url))),
+        }
     }
 
+    /// The API's address without a slash at its end. It may be repeated in errors: one that holds a password is refused here.
     pub(crate) fn url(&self) -> Result<String> {
         let url = match &self.global.url {
             Some(url) => url.clone(),
             None => env_file::get(env_file::URL)?,
         };
-        Ok(url.trim_end_matches('/').to_owned())
+        api_address(&url)
     }
 
     pub(crate) fn api(&self) -> Result<Api> {
@@ -82,9 +96,7 @@ impl Ctx {
     /// Prints one JSON document.
     #[allow(clippy::unused_self)] // reads as what it is at every call
     pub(crate) fn show(&self, value: &impl Serialize) -> Result<()> {
-        let mut out = std::io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, value)?;
-        writeln!(out)?;
+        say(serde_json::to_string_pretty(value)?);
         Ok(())
     }
 
@@ -96,10 +108,10 @@ impl Ctx {
             .set_content_arrangement(ContentArrangement::Dynamic)
             .set_header(head.to_vec());
         for row in rows {
-            table.add_row(row);
+            table.add_row(row.iter().map(|cell| plain(cell)).collect::<Vec<_>>());
         }
         for line in table.to_string().lines() {
-            println!("{}", line.trim_end());
+            say(line.trim_end());
         }
     }
 
@@ -108,19 +120,71 @@ impl Ctx {
         if yes {
             return Ok(());
         }
-        if !std::io::stdin().is_terminal() {
+        if !io::stdin().is_terminal() {
             bail!("{what}: say --yes to do that without being asked");
         }
         eprint!("{what}? [y/N] ");
-        std::io::stderr().flush()?;
+        io::stderr().flush()?;
         let mut line = String::new();
-        std::io::stdin().read_line(&mut line)?;
+        io::stdin().read_line(&mut line)?;
         if matches!(line.trim(), "y" | "Y" | "yes") {
             Ok(())
         } else {
             bail!("not done")
         }
     }
+}
+
+/// Prints a line on stdout. A reader that has seen enough (`… | head`) ends the command quietly; `println!` would panic.
+pub(crate) fn say(line: impl fmt::Display) {
+    if let Err(error) = writeln!(io::stdout().lock(), "{line}") {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        eprintln!("steadfast: standard output: {error}");
+        std::process::exit(1);
+    }
+}
+
+/// Text of others for a terminal: what a document, a provider or another operator wrote must not move the cursor or colour the line.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A `--reason`: somebody reads it later, so there must be something to read.
+pub(crate) fn reason(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("say why, in a few words".to_owned()),
+        text if text.chars().count() > 500 => Err("500 characters at most".to_owned()),
+        text if text.chars().any(char::is_control) => Err("one line, without control characters".to_owned()),
+        text => Ok(text.to_owned()),
+    }
+}
+
+/// Host, port and database of a connection string, without user and password.
+fn place(url: &str) -> String {
+    url::Url::parse(url).map_or_else(
+        |_| "the database".to_owned(),
+        |u| format!("{}:{}{}", u.host_str().unwrap_or("localhost"), u.port().unwrap_or(5432), u.path()),
+    )
+}
+
+/// A table or column that a statement needs is not there.
+pub(crate) fn is_unmigrated(error: &DbError) -> bool {
+    matches!(error, DbError::Database(d) if matches!(d.code().as_deref(), Some("42P01" | "42703")))
+}
+
+fn api_address(url: &str) -> Result<String> {
+    // What was given is not repeated: a token or a password may have been put into the wrong place.
+    let parsed = url::Url::parse(url)
+        .map_err(|error| anyhow!("--url (or STEADFAST_URL) is not a URL: {error}; it looks like http://127.0.0.1:7787"))?;
+    if !matches!(parsed.scheme(), "http" | "https") {
+        bail!("--url (or STEADFAST_URL) must begin with http:// or https://");
+    }
+    if !parsed.username().is_empty() || parsed.password().is_some() {
+        bail!("--url (or STEADFAST_URL) must not hold a password: the API takes a token (--token, STEADFAST_TOKEN)");
+    }
+    Ok(url.trim_end_matches('/').to_owned())
 }
 
 /// Who flips and retries, for the history.
@@ -158,6 +222,11 @@ pub(crate) fn ago(now: DateTime<Utc>, at: DateTime<Utc>) -> String {
     }
 }
 
+/// A moment for a sentence, with how long ago it was: `2026-05-01 10:00:00 UTC (3m 12s ago)`.
+pub(crate) fn since(now: DateTime<Utc>, at: DateTime<Utc>) -> String {
+    format!("{} ({})", at.format("%Y-%m-%d %H:%M:%S UTC"), ago(now, at))
+}
+
 /// A client of the API.
 #[derive(Debug)]
 pub(crate) struct Api {
@@ -192,11 +261,17 @@ impl Api {
     /// Sends with the token; an error is the API's own sentence, naming fields.
     pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Result<Value> {
         let answer = request.bearer_auth(&self.token).send().await.map_err(|e| {
-            anyhow::anyhow!(
-                "{} does not answer ({}): is `ops/up` running?",
-                self.base,
-                if e.is_timeout() { "timeout" } else { "no connection" }
-            )
+            // reqwest's own words are left out: they repeat the whole address, and with it the question.
+            let base = &self.base;
+            if e.is_builder() {
+                anyhow!("the request to {base} cannot be made: is the token one line, as `steadfast token create` printed it?")
+            } else if e.is_timeout() {
+                anyhow!("{base} took too long to answer: see `steadfast doctor`")
+            } else if e.is_connect() {
+                anyhow!("no API answers at {base}: is `ops/up` running, and is the address right (--url, STEADFAST_URL)?")
+            } else {
+                anyhow!("the connection to {base} broke off before it answered: see `steadfast doctor`")
+            }
         })?;
         let status = answer.status();
         let body = answer.text().await.context("the answer broke off")?;
@@ -205,12 +280,17 @@ impl Api {
             return Ok(json);
         }
         let message = json.pointer("/error/message").and_then(Value::as_str).unwrap_or("no reason given");
-        let fields = json
-            .pointer("/error/fields")
-            .filter(|f| f.as_object().is_some_and(|o| !o.is_empty()))
-            .map(|f| format!(" {f}"))
-            .unwrap_or_default();
-        bail!("{status}: {message}{fields}")
+        let mut said = format!("{status}: {message}");
+        for (field, wrong) in json.pointer("/error/fields").and_then(Value::as_object).into_iter().flatten() {
+            let wrong = wrong.as_str().unwrap_or("is wrong");
+            if !said.contains(wrong) {
+                said = format!("{said}; {field}: {wrong}");
+            }
+        }
+        if status == reqwest::StatusCode::UNAUTHORIZED {
+            said.push_str("; make a token with `steadfast token create --user NAME`, or go where .steadfast/env is");
+        }
+        bail!("{}", plain(&said))
     }
 }
 
@@ -223,5 +303,37 @@ mod tests {
         assert_eq!(span(Duration::from_secs(3 * 3600 + 62)), "3h 1m");
         assert_eq!(span(Duration::from_millis(1500)), "1s 500ms");
         assert_eq!(span(Duration::ZERO), "0s");
+    }
+
+    #[test]
+    fn the_past_and_the_future_are_told_apart() {
+        let at = |s: i64| DateTime::from_timestamp(s, 0).expect("a time");
+        assert_eq!(ago(at(192), at(0)), "3m 12s ago");
+        assert_eq!(ago(at(0), at(90)), "in 1m 30s");
+        assert_eq!(since(at(60), at(0)), "1970-01-01 00:00:00 UTC (1m ago)");
+    }
+
+    #[test]
+    fn no_password_is_repeated() {
+        assert_eq!(place("postgres://me:hunter2@db:5433/house?sslmode=require"), "db:5433/house");
+        assert_eq!(place("hunter2"), "the database");
+        for wrong in ["hunter2", "http://me:hunter2@h/", "ftp://hunter2/"] {
+            let error = api_address(wrong).expect_err("refused").to_string();
+            assert!(error.contains("--url") && !error.contains("hunter2"), "{error}");
+        }
+        assert_eq!(api_address("http://127.0.0.1:7787/").expect("an address"), "http://127.0.0.1:7787");
+    }
+
+    #[test]
+    fn a_reason_says_something() {
+        for nothing in ["", "  ", "two\nlines", &"x".repeat(501)] {
+            assert!(reason(nothing).is_err());
+        }
+        assert_eq!(reason(" key rotated ").expect("a reason"), "key rotated");
+    }
+
+    #[test]
+    fn what_others_wrote_cannot_drive_the_terminal() {
+        assert_eq!(plain("a\u{1b}[2Jb\r\nc\u{9b}d"), "a [2Jb  c d");
     }
 }

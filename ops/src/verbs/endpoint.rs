@@ -8,7 +8,7 @@ use clap::Subcommand;
 use queue_schema::endpoint::{self, NewEndpoint};
 use serde_json::json;
 
-use super::ctx::{Ctx, actor};
+use super::ctx::{Ctx, actor, reason, say};
 
 /// Where OCR and embedding are done
 #[derive(Debug, Subcommand)]
@@ -59,13 +59,13 @@ pub(crate) enum Verb {
     /// Use it again
     On {
         name: String,
-        #[arg(long, default_value = "turned on by hand")]
+        #[arg(long, default_value = "turned on by hand", value_parser = reason)]
         reason: String,
     },
     /// Leave it out; running calls finish
     Off {
         name: String,
-        #[arg(long)]
+        #[arg(long, value_parser = reason)]
         reason: String,
         #[arg(long, short)]
         yes: bool,
@@ -75,7 +75,7 @@ pub(crate) enum Verb {
 }
 
 pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
-    let db = ctx.db()?;
+    let db = ctx.db().await?;
     let (name, hit, said) = match verb {
         Verb::Ls => {
             let all = endpoint::list(&db).await?;
@@ -134,7 +134,15 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
             rank,
         } => {
             let url = check(&capability, &protocol, url, key_env.as_deref())?;
-            let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX).max(1);
+            for (field, value) in [("NAME", &name), ("--model", &model)] {
+                if value.trim().is_empty() || value.len() > 200 || value.chars().any(char::is_control) {
+                    bail!("{field} is empty, longer than 200 bytes or has control characters");
+                }
+            }
+            let timeout_ms = match i32::try_from(timeout.as_millis()) {
+                Ok(ms) if ms > 0 => ms,
+                _ => bail!("--timeout must be between 1ms and 24days"),
+            };
             let new = NewEndpoint {
                 name: name.clone(),
                 capability,
@@ -186,7 +194,7 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
     if ctx.json {
         ctx.show(&json!({ "endpoint": name, "state": said }))?
     } else {
-        println!("{name} {said}")
+        say(format_args!("{name} {said}"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,22 +7,31 @@ use clap::CommandFactory as _;
 use queue_schema::worker;
 use serde_json::json;
 
-use super::ctx::{Ctx, span};
+use super::ctx::{Ctx, say, span};
 
 pub(crate) async fn migrate(ctx: &Ctx) -> Result<ExitCode> {
     let applied = steadfast_migrations::migrate(&ctx.database_url()?).await?;
     if ctx.json {
         ctx.show(&json!({ "applied": applied }))?;
     } else if applied == 0 {
-        println!("nothing to do: the database is up to date");
+        say("nothing to do: the database is up to date");
     } else {
-        println!("{applied} migration(s) applied");
+        say(format_args!("{applied} migration(s) applied"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// Worker processes that live, and what they hold
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  steadfast workers\n  steadfast workers ls --json")]
+pub(crate) struct Workers {
+    /// `ls`, for those who are used to the other verbs; the same without it
+    #[arg(value_parser = ["ls"], hide = true)]
+    _verb: Option<String>,
+}
+
 pub(crate) async fn workers(ctx: &Ctx) -> Result<ExitCode> {
-    let workers = worker::list(&ctx.db()?).await?;
+    let workers = worker::list(&ctx.db().await?).await?;
     if ctx.json {
         let rows: Vec<_> = workers
             .iter()
@@ -56,6 +65,9 @@ pub(crate) async fn workers(ctx: &Ctx) -> Result<ExitCode> {
 }
 
 pub(crate) fn completion(shell: clap_complete::Shell) -> ExitCode {
-    clap_complete::generate(shell, &mut crate::Cli::command(), "steadfast", &mut std::io::stdout());
+    // Into memory first: clap_complete panics when its writer fails, and `… | head` is no reason to.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut crate::Cli::command(), "steadfast", &mut script);
+    say(String::from_utf8_lossy(&script).trim_end());
     ExitCode::SUCCESS
 }

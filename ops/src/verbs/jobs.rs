@@ -1,15 +1,17 @@
 //! `jobs`: what is to be done, how it goes, and why it waits.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use chrono::{DateTime, Utc};
 use clap::Subcommand;
+use queue_schema::JobKind;
 use queue_schema::capability;
 use queue_schema::job::{self, Filter, JobRow};
 use serde_json::json;
 
-use super::ctx::{Ctx, NOTHING_FOUND, actor, ago, span};
+use super::ctx::{Ctx, NOTHING_FOUND, actor, ago, plain, reason, say, since, span};
 
 /// Look at jobs, try them again, cancel them
 #[derive(Debug, Subcommand)]
@@ -21,7 +23,7 @@ pub(crate) enum Verb {
     Ls {
         #[arg(long, value_parser = ["waiting", "running", "parked", "dead"])]
         status: Option<String>,
-        #[arg(long)]
+        #[arg(long, value_parser = kind)]
         kind: Option<String>,
         /// Only those behind a breaker that is off
         #[arg(long)]
@@ -44,12 +46,13 @@ pub(crate) enum Verb {
         /// Every dead or parked job (of --kind)
         #[arg(long, conflicts_with = "ids")]
         all_dead: bool,
-        #[arg(long, requires = "all_dead")]
+        #[arg(long, requires = "all_dead", value_parser = kind)]
         kind: Option<String>,
         /// Also those that cannot succeed as they are: crash, unreadable file, too long
         #[arg(long)]
         force: bool,
-        #[arg(long)]
+        /// Why, for the job's history
+        #[arg(long, value_parser = reason)]
         reason: String,
         #[arg(long, short)]
         yes: bool,
@@ -58,7 +61,8 @@ pub(crate) enum Verb {
     Cancel {
         #[arg(required = true)]
         ids: Vec<i64>,
-        #[arg(long)]
+        /// Why, for the job's history
+        #[arg(long, value_parser = reason)]
         reason: String,
         #[arg(long, short)]
         yes: bool,
@@ -101,21 +105,33 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
     }
 }
 
+/// A kind by name: a typing error must not look like "there are none".
+fn kind(name: &str) -> Result<String, String> {
+    match JobKind::parse(name) {
+        Some(_) => Ok(name.to_owned()),
+        None => Err(format!(
+            "there is no such kind; there are {}",
+            JobKind::ALL.map(JobKind::as_str).join(", ")
+        )),
+    }
+}
+
 async fn list(ctx: &Ctx, filter: &Filter, done: bool) -> Result<ExitCode> {
-    let db = ctx.db()?;
+    let db = ctx.db().await?;
     let mut tx = db.begin().await?;
     let rows = if done {
         job::list_done(&mut tx, filter).await?
     } else {
         job::list(&mut tx, filter).await?
     };
+    let outcome = ExitCode::from(if rows.is_empty() { NOTHING_FOUND } else { 0 });
     if ctx.json {
         ctx.show(&rows)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(outcome);
     }
     if rows.is_empty() {
         eprintln!("no such jobs");
-        return Ok(ExitCode::from(NOTHING_FOUND));
+        return Ok(outcome);
     }
     let now = db.now().await?;
     let full = i64::try_from(rows.len()).unwrap_or(0) == filter.limit;
@@ -153,10 +169,11 @@ fn waits(r: &JobRow, now: DateTime<Utc>) -> String {
 }
 
 async fn show(ctx: &Ctx, id: i64) -> Result<ExitCode> {
-    let db = ctx.db()?;
+    let db = ctx.db().await?;
     let mut tx = db.begin().await?;
     let Some(r) = job::find(&mut tx, id).await? else {
-        bail!("there is no job {id}")
+        eprintln!("there is no job {id}: finished ones are kept for a while only; see `steadfast jobs ls --done`");
+        return Ok(ExitCode::from(NOTHING_FOUND));
     };
     let attempts = job::attempts(&mut tx, id).await?;
     let now = db.now().await?;
@@ -165,30 +182,28 @@ async fn show(ctx: &Ctx, id: i64) -> Result<ExitCode> {
         ctx.show(&json!({ "job": r, "attempts": attempts, "why": why }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("job {} · {} · {}", r.id, r.kind, r.status);
-    println!("  {why}");
-    println!(
+    say(format_args!("job {} · {} · {}", r.id, r.kind, r.status));
+    say(format_args!("  {why}"));
+    say(format_args!(
         "  asked for {}; attempts {}, of which {} forgiven",
-        ago(now, r.created_at),
+        since(now, r.created_at),
         r.attempts,
         r.forgiven
-    );
+    ));
     if let Some(item) = r.item_id {
-        println!(
+        say(format_args!(
             "  about item {item}, version {}{}",
             r.item_version,
             r.root_id.map_or_else(String::new, |root| format!("; part of job {root}"))
-        );
+        ));
     }
     if let Some(class) = &r.last_class {
-        println!(
-            "  last failure: {class}{} {}",
-            r.last_cause.as_ref().map_or_else(String::new, |c| format!(" ({c})")),
-            r.last_error.as_deref().unwrap_or("")
-        );
+        let cause = r.last_cause.as_ref().map_or_else(String::new, |c| format!(" ({c})"));
+        let error = r.last_error.as_ref().map_or_else(String::new, |e| format!(": {e}"));
+        say(plain(&format!("  last failure: {class}{cause}{error}")));
     }
     if !attempts.is_empty() {
-        println!();
+        say("");
         let rows = attempts
             .into_iter()
             .map(|a| {
@@ -214,15 +229,20 @@ async fn show(ctx: &Ctx, id: i64) -> Result<ExitCode> {
 /// One sentence: what it waits for, or how it ended.
 async fn why(db: &queue_schema::Db, r: &JobRow, now: DateTime<Utc>) -> Result<String> {
     if let Some(hold) = &r.hold {
-        let breaker = capability::list(db).await?.into_iter().find(|b| &b.name == hold && !b.enabled);
+        let breaker = capability::list(db)
+            .await?
+            .into_iter()
+            .find(|b| &b.name == hold && !b.enabled && b.tenant_id.is_none_or(|t| t == r.tenant_id));
         return Ok(match breaker {
-            Some(b) => format!(
-                "held: {hold} was turned off {} by {}: {}",
-                ago(now, b.changed_at),
+            Some(b) => plain(&format!(
+                "held: the breaker {hold} is off since {}, by {} ({}); once that is fixed: steadfast breaker on {hold}{}",
+                since(now, b.changed_at),
                 b.changed_by.as_deref().unwrap_or("nobody known"),
-                b.reason.as_deref().unwrap_or("no reason given")
-            ),
-            None => format!("held by {hold}"),
+                b.reason.as_deref().unwrap_or("no reason given"),
+                b.tenant_id.map_or_else(String::new, |t| format!(" --tenant {t}")),
+            )),
+            // It was turned on between the two looks.
+            None => "due now: the breaker that held it is on again".to_owned(),
         });
     }
     Ok(match r.status.as_str() {
@@ -231,10 +251,12 @@ async fn why(db: &queue_schema::Db, r: &JobRow, now: DateTime<Utc>) -> Result<St
         }
         "waiting" => format!("backing off, due {}", ago(now, r.avail_at)),
         "running" => format!(
-            "worker {} runs it since {}; its lease ends {}",
+            "worker {} took it {}; its lease, renewed while it works, ends {}{}",
             r.claimed_by.unwrap_or(0),
             r.claimed_at.map_or_else(String::new, |at| ago(now, at)),
-            ago(now, r.avail_at)
+            ago(now, r.avail_at),
+            r.cancel_at
+                .map_or_else(String::new, |at| format!("; it was asked to stop {}", ago(now, at)))
         ),
         "parked" => "set aside for a person: `steadfast jobs retry` with --reason".to_owned(),
         "dead" => {
@@ -245,7 +267,7 @@ async fn why(db: &queue_schema::Db, r: &JobRow, now: DateTime<Utc>) -> Result<St
 }
 
 async fn retry(ctx: &Ctx, ids: Vec<i64>, all_dead: bool, kind: Option<String>, force: bool, reason: &str, yes: bool) -> Result<ExitCode> {
-    let db = ctx.db()?;
+    let db = ctx.db().await?;
     let mut tx = db.begin().await?;
     let ids = if all_dead {
         let mut found = Vec::new();
@@ -262,29 +284,56 @@ async fn retry(ctx: &Ctx, ids: Vec<i64>, all_dead: bool, kind: Option<String>, f
             eprintln!("nothing is dead or parked");
             return Ok(ExitCode::from(NOTHING_FOUND));
         }
-        ctx.confirm(yes, &format!("try {} jobs again", found.len()))?;
+        ctx.confirm(yes, &format!("try {} again", count(found.len())))?;
         found
     } else {
         ids
     };
     let hit = job::retry(&mut tx, &ids, &actor(), reason, force).await?;
-    queue_schema::Db::commit(tx).await?;
-    let hit: Vec<i64> = hit.into_iter().map(|r| r.id).collect();
+    let hit: BTreeSet<i64> = hit.into_iter().map(|r| r.id).collect();
     let left: Vec<i64> = ids.into_iter().filter(|id| !hit.contains(id)).collect();
+    // Read in the same transaction, so that what is told is what the statement saw.
+    let mut why = Vec::new();
+    for id in left.iter().copied().take(MOST_TOLD) {
+        why.push((id, not_retried(job::find(&mut tx, id).await?.as_ref(), force)));
+    }
+    queue_schema::Db::commit(tx).await?;
     if ctx.json {
-        ctx.show(&json!({ "retried": hit, "left": left }))?;
+        let why: Vec<_> = why.iter().map(|(id, why)| json!({ "id": id, "why": why })).collect();
+        ctx.show(&json!({ "retried": hit, "left": left, "why": why }))?;
     } else {
-        println!("{} due now", count(hit.len()));
-        if !left.is_empty() {
-            eprintln!("left alone: {left:?}: gone, running, already open again, or in need of --force (see `steadfast jobs show ID`)");
+        say(format_args!("{} due now", count(hit.len())));
+        for (id, why) in &why {
+            eprintln!("job {id} was left alone: {why}");
+        }
+        if left.len() > why.len() {
+            eprintln!("and {} more", left.len() - why.len());
         }
     }
     Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Reasons told one by one; more than a screen of them helps nobody.
+const MOST_TOLD: usize = 20;
+
+/// Why a retry did not touch a job.
+fn not_retried(row: Option<&JobRow>, force: bool) -> String {
+    let Some(r) = row else {
+        return "there is none of that id".to_owned();
+    };
+    match (r.status.as_str(), r.last_class.as_deref()) {
+        ("running", _) => "it is running".to_owned(),
+        ("parked" | "dead", Some(class @ ("crash" | "bad_input" | "oversize"))) if !force => {
+            format!("trying again most likely ends the same way ({class}); --force tries all the same")
+        }
+        ("waiting" | "parked" | "dead", _) => "the same work is already open as another job".to_owned(),
+        (ended, _) => format!("it is over ({ended})"),
+    }
+}
+
 async fn cancel(ctx: &Ctx, ids: &[i64], reason: &str, yes: bool) -> Result<ExitCode> {
+    let db = ctx.db().await?;
     ctx.confirm(yes, &format!("cancel {}", count(ids.len())))?;
-    let db = ctx.db()?;
     let mut tx = db.begin().await?;
     let hit = job::cancel(&mut tx, ids, &actor(), reason).await?;
     queue_schema::Db::commit(tx).await?;
@@ -293,7 +342,7 @@ async fn cancel(ctx: &Ctx, ids: &[i64], reason: &str, yes: bool) -> Result<ExitC
         ctx.show(&json!({ "cancelled": hit.iter().filter(|c| !c.running).map(|c| c.id).collect::<Vec<_>>(), "asked": hit.iter().filter(|c| c.running).map(|c| c.id).collect::<Vec<_>>(), "left": left }))?;
     } else {
         for c in &hit {
-            println!(
+            say(format_args!(
                 "{} {}",
                 c.id,
                 if c.running {
@@ -301,19 +350,24 @@ async fn cancel(ctx: &Ctx, ids: &[i64], reason: &str, yes: bool) -> Result<ExitC
                 } else {
                     "is cancelled"
                 }
-            );
+            ));
         }
         if !left.is_empty() {
-            eprintln!("not live: {left:?}");
+            let left: Vec<String> = left.iter().map(i64::to_string).collect();
+            eprintln!("not among the live jobs, so left alone: {}", left.join(", "));
         }
     }
     Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 async fn stats(ctx: &Ctx) -> Result<ExitCode> {
-    let counts = job::counts(&ctx.db()?).await?;
+    let counts = job::counts(&ctx.db().await?).await?;
     if ctx.json {
         ctx.show(&counts)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if counts.is_empty() {
+        eprintln!("no live jobs: everything that was asked for is finished");
         return Ok(ExitCode::SUCCESS);
     }
     let rows = counts
@@ -343,4 +397,65 @@ async fn stats(ctx: &Ctx) -> Result<ExitCode> {
 
 fn count(n: usize) -> String {
     if n == 1 { "1 job".to_owned() } else { format!("{n} jobs") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(status: &str, class: Option<&str>) -> JobRow {
+        JobRow {
+            id: 1,
+            kind: "ocr".to_owned(),
+            lane: None,
+            tenant_id: 1,
+            user_id: None,
+            root_id: None,
+            item_id: None,
+            item_version: 1,
+            status: status.to_owned(),
+            attempts: 1,
+            forgiven: 0,
+            item_fails: 0,
+            crashes: 0,
+            avail_at: DateTime::UNIX_EPOCH,
+            claimed_by: None,
+            claimed_at: None,
+            started_at: None,
+            cancel_at: None,
+            last_class: class.map(str::to_owned),
+            last_cause: None,
+            last_error: None,
+            created_at: DateTime::UNIX_EPOCH,
+            finished_at: None,
+            hold: None,
+        }
+    }
+
+    #[test]
+    fn a_job_left_alone_says_why() {
+        let why = |status, class, force| not_retried(Some(&row(status, class)), force);
+        assert!(not_retried(None, false).contains("none of that id"));
+        assert!(why("running", None, true).contains("running"));
+        assert!(why("dead", Some("bad_input"), false).contains("--force"));
+        assert!(why("dead", Some("bad_input"), true).contains("already open"));
+        assert!(why("dead", Some("item"), false).contains("already open"));
+        assert!(why("cancelled", None, false).contains("over (cancelled)"));
+    }
+
+    #[test]
+    fn what_happens_next_is_told_by_the_given_clock() {
+        let now = DateTime::UNIX_EPOCH + chrono::TimeDelta::seconds(10);
+        let mut r = row("waiting", None);
+        assert_eq!(waits(&r, now), "due");
+        r.avail_at = now + chrono::TimeDelta::seconds(90);
+        assert_eq!(waits(&r, now), "due in 1m 30s");
+        assert_eq!(waits(&row("dead", None), now), "needs `jobs retry`");
+    }
+
+    #[test]
+    fn a_kind_that_does_not_exist_is_refused() {
+        assert!(kind("ocr").is_ok());
+        assert!(kind("orc").expect_err("refused").contains("extract, ocr"));
+    }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use super::ctx::{Ctx, NOTHING_FOUND};
+use super::ctx::{Ctx, NOTHING_FOUND, plain, say};
 
 /// Find passages by words and by meaning
 #[derive(Debug, clap::Args)]
@@ -46,17 +46,21 @@ pub(crate) async fn run(args: Args, ctx: &Ctx) -> Result<ExitCode> {
         for (i, r) in results.iter().enumerate() {
             let text = |p: &str| r.pointer(p).and_then(Value::as_str).unwrap_or("").to_owned();
             let score = r.get("score").and_then(Value::as_f64).unwrap_or(0.0);
-            println!(
+            say(format_args!(
                 "{}. {}  page {}  {}",
                 i + 1,
-                text("/memory/title"),
+                plain(&text("/memory/title")),
                 r.get("page").and_then(Value::as_i64).unwrap_or(1),
                 bar(score)
-            );
-            println!("   {}", snippet(r));
+            ));
+            say(format_args!("   {}", snippet(r)));
         }
-        degraded(&answer);
+        if results.is_empty() {
+            eprintln!("nothing was found");
+        }
     }
+    // With --json too: stderr is for whoever watches, and the document on stdout says the same to the program.
+    degraded(&answer);
     Ok(if results.is_empty() {
         ExitCode::from(NOTHING_FOUND)
     } else {

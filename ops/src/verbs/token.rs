@@ -8,12 +8,15 @@ use clap::Subcommand;
 use queue_schema::tenant;
 use serde_json::json;
 
-use super::ctx::{Ctx, ago};
+use super::ctx::{Ctx, ago, say};
+
+/// Far beyond any use, and within what the database's calendar can add to today.
+const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 /// Make, list and revoke bearer tokens
 #[derive(Debug, Subcommand)]
 #[command(
-    after_help = "Examples:\n  steadfast token create --user ann --space Contracts --expires 90d\n  steadfast token ls\n  steadfast token revoke 3 --yes\n\nA token is shown once; the database holds only its hash."
+    after_help = "Examples:\n  steadfast token create --user ann --space Contracts --expires 90d\n  TOKEN=$(steadfast token create --user ann --quiet)\n  steadfast token ls\n  steadfast token revoke 3 --yes\n\nA token is shown once; the database holds only its hash."
 )]
 pub(crate) enum Verb {
     /// A token for a user; user and Space are made when they are missing
@@ -29,6 +32,9 @@ pub(crate) enum Verb {
         /// After which time it ends, e.g. 90d
         #[arg(long, value_parser = humantime::parse_duration)]
         expires: Option<Duration>,
+        /// Print the token and nothing else, on stderr neither
+        #[arg(long, short)]
+        quiet: bool,
     },
     /// All tokens, without their secrets
     Ls,
@@ -41,29 +47,35 @@ pub(crate) enum Verb {
 }
 
 pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
-    let db = ctx.db()?;
+    let db = ctx.db().await?;
     match verb {
         Verb::Create {
             user,
             space,
             name,
             expires,
+            quiet,
         } => {
             for (field, value) in [("--user", &user), ("--space", &space), ("--name", &name)] {
                 if value.trim().is_empty() || value.chars().any(char::is_control) {
                     bail!("{field} is empty or has control characters");
                 }
             }
+            if expires.is_some_and(|e| e < Duration::from_secs(1) || e > LONGEST) {
+                bail!("--expires must be between 1s and 100years; without it the token does not end");
+            }
             let made = tenant::create_token(&db, &user, &name, &space, expires).await?;
             if ctx.json {
                 ctx.show(&json!({ "id": made.id, "token": made.token, "userId": made.user_id.to_string(), "spaceId": made.space_id.to_string(), "expiresAt": made.expires_at }))?;
             } else {
                 // The token alone on stdout, so that it can be piped; the rest is for the person.
-                println!("{}", made.token);
-                eprintln!(
-                    "token {} for {user} in Space {space} ({}); it is not shown again",
-                    made.id, made.space_id
-                );
+                say(&made.token);
+                if !quiet {
+                    eprintln!(
+                        "token {} for {user} in Space {space} ({}); it is not shown again",
+                        made.id, made.space_id
+                    );
+                }
             }
         }
         Verb::Ls => {
@@ -101,7 +113,7 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
             if ctx.json {
                 ctx.show(&json!({ "revoked": id }))?
             } else {
-                println!("token {id} is revoked")
+                say(format_args!("token {id} is revoked"));
             }
         }
     }

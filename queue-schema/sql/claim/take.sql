@@ -30,10 +30,10 @@ head as materialized (
    order by j.avail_at
    limit 1),
 due as materialized (
-  select h.*, d.id
+  select h.*, d.id, d.avail_at
     from head h
     cross join lateral (
-      select j.id from jobs j
+      select j.id, j.avail_at from jobs j
        where j.line_id = h.line_id and j.status = 'waiting' and j.avail_at <= now()
        order by j.avail_at, j.id
        limit least($3, h.batch)
@@ -45,4 +45,4 @@ update jobs j
   from due, (select set_config('synchronous_commit', $7, true)) as durability
  where j.id = due.id
 returning j.id, j.tenant_id, j.user_id, j.root_id, j.item_id, j.item_version, j.payload, j.attempts, j.charged, j.item_fails, j.crashes,
-          j.timeouts_in_row, j.created_at, j.endpoint_id, j.endpoint_epoch, j.capability_epoch
+          j.timeouts_in_row, j.created_at, j.endpoint_id, j.endpoint_epoch, j.capability_epoch, due.avail_at as due_at

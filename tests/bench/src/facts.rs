@@ -54,20 +54,29 @@ fn stat_cpu(path: &str) -> Option<Cpu> {
     Some(Cpu { parent: fields.get(1)?.parse().ok()?, own: n(11)? + n(12)?, ended: n(13)? + n(14)? })
 }
 
-/// Processor time of a Postgres server, its ended backends included, in seconds.
-pub fn server_cpu(postmaster: i32) -> f64 {
-    let Some(head) = stat_cpu(&format!("/proc/{postmaster}/stat")) else { return f64::NAN };
-    let mut ticks = head.own + head.ended;
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let Some(pid) = name.to_str().filter(|n| n.bytes().all(|b| b.is_ascii_digit())) else { continue };
-        if let Some(cpu) = stat_cpu(&format!("/proc/{pid}/stat"))
-            && cpu.parent == postmaster
-        {
-            ticks += cpu.own;
+/// Processor time of a Postgres server, its ended backends included, in seconds. Asynchronous, because backends that were just let go are
+/// still on their way out.
+pub async fn server_cpu(postmaster: i32) -> f64 {
+    let head = || stat_cpu(&format!("/proc/{postmaster}/stat"));
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let Some(before) = head() else { return f64::NAN };
+        let mut ticks = before.own + before.ended;
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let Some(pid) = name.to_str().filter(|n| n.bytes().all(|b| b.is_ascii_digit())) else { continue };
+            if let Some(cpu) = stat_cpu(&format!("/proc/{pid}/stat"))
+                && cpu.parent == postmaster
+            {
+                ticks += cpu.own;
+            }
+        }
+        // A child that was reaped while we read is in neither sum.
+        if head().is_some_and(|after| after.ended == before.ended) {
+            return ticks as f64 / 100.0;
         }
     }
-    ticks as f64 / 100.0
+    f64::NAN
 }
 
 /// Resident memory of a process in bytes: all of it, and the part that is its own rather than mapped from files.

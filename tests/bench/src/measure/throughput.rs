@@ -82,10 +82,16 @@ async fn one(bench: &Bench, peer: &Peer, figures: &mut Figures) -> Result<f64> {
     busy = busy.max(facts::quiet(Duration::from_secs(60)).await);
     let wal = server.wal().await?;
     let postmaster = server.postmaster();
-    let cpu = (facts::own_cpu(), postmaster.map(facts::server_cpu));
+    let server_cpu = async || match postmaster {
+        Some(pid) => facts::server_cpu(pid).await,
+        None => f64::NAN,
+    };
+    let server_before = server_cpu().await;
+    let client_before = facts::own_cpu();
     let drained = (peer.drain)(url, bench.jobs).await.context("drain")?;
-    let cpu_after = (facts::own_cpu(), postmaster.map(facts::server_cpu));
+    let client_cpu = facts::own_cpu() - client_before;
     let wal_out = server.wal().await? - wal;
+    let server_cpu = server_cpu().await - server_before;
 
     eprintln!(
         "    enqueue {}/s, drain {}/s",
@@ -95,8 +101,8 @@ async fn one(bench: &Bench, peer: &Peer, figures: &mut Figures) -> Result<f64> {
     figures.enqueue.push(jobs / took.as_secs_f64());
     figures.drain.push(jobs / drained.total.as_secs_f64());
     figures.handlers.extend(drained.handlers.map(|t| jobs / t.as_secs_f64()));
-    figures.client_cpu.push((cpu_after.0 - cpu.0) * 1e6 / jobs);
-    figures.server_cpu.extend(cpu.1.zip(cpu_after.1).map(|(a, b)| (b - a) * 1e6 / jobs));
+    figures.client_cpu.push(client_cpu * 1e6 / jobs);
+    figures.server_cpu.push(server_cpu * 1e6 / jobs);
     figures.wal_in.push(wal_in as f64 / jobs);
     figures.wal_out.push(wal_out as f64 / jobs);
     figures.repeated += drained.repeated;
