@@ -169,8 +169,9 @@ impl From<DbError> for ApiError {
         // Logged here, where it is handled; its words stay here too.
         tracing::error!(error = %e, "a statement did not run");
         let code = e.as_database_error().and_then(|d| d.code()).unwrap_or_default();
-        // Not migrated yet: no such role, table or function. Not let in, or no such database: the same to a caller.
-        let not_ready = matches!(&*code, "22023" | "42P01" | "42883" | "3D000") || code.starts_with("28");
+        // Not migrated yet: no such role, table or function. Not let in, no such database, or one that takes no connections:
+        // the same to a caller.
+        let not_ready = matches!(&*code, "22023" | "42P01" | "42883" | "3D000" | "55000") || code.starts_with("28");
         if queue_schema::db::is_transient(&e) || not_ready {
             Self::unavailable(
                 "UNAVAILABLE",

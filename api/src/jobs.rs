@@ -37,7 +37,7 @@ pub struct Job {
     /// The document it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject_id: Option<String>,
-    /// A fixed sentence, never a provider's words.
+    /// A fixed sentence, with what is wrong with the file where that is why; never a provider's words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// 0 to 1, once it is known how much there is to do.
@@ -64,6 +64,16 @@ fn sentence(class: Option<&str>) -> Option<String> {
     class.and_then(RetryClass::parse).map(|c| c.sentence().to_owned())
 }
 
+/// The class's sentence, and what exactly is wrong with the file where our own reader says so: "cannot be read" alone would
+/// leave its owner to guess.
+fn reason(class: Option<&str>, detail: Option<&str>) -> Option<String> {
+    let said = sentence(class)?;
+    Some(match detail {
+        Some(detail) => format!("{} ({detail}).", said.trim_end_matches('.')),
+        None => said,
+    })
+}
+
 fn show(r: Request) -> Job {
     let ended_badly = matches!(r.status.as_str(), "failed" | "dead");
     #[allow(clippy::cast_precision_loss)] // a document has fewer than 2^53 pages
@@ -84,7 +94,7 @@ fn show(r: Request) -> Job {
         attempts: r.attempts,
         queued_at: r.created_at,
         subject_id: r.document_id.map(|d| d.to_string()),
-        error: if ended_badly { sentence(r.class.as_deref()) } else { None },
+        error: if ended_badly { reason(r.class.as_deref(), r.detail.as_deref()) } else { None },
         progress,
         started_at: r.started_at,
         finished_at: r.finished_at,

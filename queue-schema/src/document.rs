@@ -160,6 +160,8 @@ pub struct Request {
     pub document_id: Option<i64>,
     /// Why the worst part of it failed; as in [`crate::outcome::RetryClass`].
     pub class: Option<String>,
+    /// What is wrong with the file, for a person, where the class is `bad_input`: that is said by our own reader alone.
+    pub detail: Option<String>,
     /// The capability whose closed breaker holds a part of it.
     pub hold: Option<String>,
     pub hold_since: Option<DateTime<Utc>>,

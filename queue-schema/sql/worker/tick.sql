@@ -29,8 +29,9 @@ due as (
      and not exists (select from capabilities c where c.name = l.capability and not c.enabled and (c.tenant_id is null or c.tenant_id = l.tenant_id))
      and exists (select from jobs j where j.line_id = l.id and j.status = 'waiting' and j.avail_at <= now()))
 select coalesce((select array_agg(pair) from due), '{}') as due,
-       -- of the lost whose grace runs: seconds until the first of them may be reclaimed
-       (select greatest(0, extract(epoch from min(w.lost_at) + make_interval(secs => $4) - now()))::float8
+       -- of the lost whose grace runs: seconds until the first of them may be reclaimed; null when nobody is lost (the sign is
+       -- cut off in Rust: greatest() would make a zero of the null)
+       (select extract(epoch from min(w.lost_at) + make_interval(secs => $4) - now())::float8
           from workers w where w.stopped_at is null and w.lost_at is not null and w.boot_id <> $1
            and exists (select from jobs j where j.status = 'running' and j.claimed_by = w.boot_id)) as lost_ripe_in,
        exists (select from gone) and (select count(*) from closed) >= 0 as newly_lost,
