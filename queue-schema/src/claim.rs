@@ -28,7 +28,7 @@ pub struct Claim {
     pub charged: i32,
     pub counters: Counters,
     pub created_at: DateTime<Utc>,
-    /// When it had been due: where the next claim's scan may start.
+    /// When the last of its take had been due: where the next claim's scan may start.
     pub due_at: DateTime<Utc>,
     pub endpoint_id: Option<i64>,
     pub endpoint_epoch: Option<i64>,

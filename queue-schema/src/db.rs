@@ -46,6 +46,9 @@ impl Db {
             .max_connections(max_connections)
             .acquire_timeout(Duration::from_secs(5))
             .idle_timeout(Duration::from_secs(300))
+            // A ping before each statement doubles what an idle worker asks. A worker meets a dead connection with a retry; a
+            // person who waits for the API should not.
+            .test_before_acquire(role != Role::Worker)
             .connect_lazy_with(options);
         Ok(Self { pool })
     }

@@ -41,6 +41,8 @@ pub enum Said {
 pub struct Terms {
     all_words: Option<String>,
     any_word: Option<String>,
+    /// Each word by itself, to count how many of them stand in a block.
+    words: Vec<String>,
     /// 0: nothing but stop-words and punctuation.
     pub word_count: i64,
 }
@@ -50,6 +52,9 @@ pub struct Terms {
 pub struct Found {
     pub id: i64,
     pub score: f64,
+    /// How much of the question this match speaks for, 0..1: the part of its words that stand in the block. 1 for the semantic leg,
+    /// which takes the question as a whole.
+    pub covers: f64,
 }
 
 /// # Errors
@@ -76,6 +81,7 @@ pub async fn keyword(conn: &mut Conn, scope: &Scope, within: &Within, terms: &Te
             .bind(query)
             .bind(&within.spaces)
             .bind(KEYWORD_DEPTH)
+            .bind(&terms.words)
             .fetch_all(&mut *conn)
             .await?;
         let seen: std::collections::HashSet<i64> = found.iter().map(|f| f.id).collect();
@@ -130,7 +136,7 @@ pub async fn nearest(conn: &mut Conn, scope: &Scope, within: &Within, to: &Vecto
 fn rank(to: &[f32], candidates: Vec<(i64, Vec<u8>)>) -> Vec<Found> {
     let mut found: Vec<Found> = candidates
         .into_iter()
-        .filter_map(|(id, bytes)| cosine(to, &question::unpack(&bytes)).map(|score| Found { id, score }))
+        .filter_map(|(id, bytes)| cosine(to, &question::unpack(&bytes)).map(|score| Found { id, score, covers: 1.0 }))
         .collect();
     found.sort_by(|a, b| b.score.total_cmp(&a.score).then(a.id.cmp(&b.id)));
     found.truncate(usize::try_from(MEANING_DEPTH).unwrap_or(usize::MAX));
@@ -162,6 +168,11 @@ pub struct Hit {
 }
 
 /// Reciprocal rank fusion: the legs' scores have no common scale, their ranks do. Ties by id, so the list is the same each time.
+///
+/// Ranks alone say nothing about how good a place is: second of two is hardly less than first, though it may be a word in passing
+/// ("move a call") or a cosine at the bottom of the list. So a match on some of the words counts with the square of the part they
+/// are, and a neighbour counts between half and whole, by where its cosine lies between the list's last and first. The
+/// road not taken: adding up the legs' scores themselves, which each model and each text length would tilt anew.
 #[must_use]
 pub fn fuse(keyword: &[Found], vector: &[Found]) -> Vec<Hit> {
     let best = 2.0 / (RRF + 1.0);
@@ -176,14 +187,17 @@ pub fn fuse(keyword: &[Found], vector: &[Found]) -> Vec<Hit> {
     for f in keyword {
         rank += 1.0;
         let hit = hits.entry(f.id).or_insert_with(|| blank(f.id));
-        hit.score += 1.0 / (RRF + rank) / best;
+        hit.score += f.covers * f.covers / (RRF + rank) / best;
         hit.keyword = Some(f.score);
     }
+    let (first, last) = (vector.first().map_or(0.0, |f| f.score), vector.last().map_or(0.0, |f| f.score));
     rank = 0.0;
     for f in vector {
         rank += 1.0;
+        // All equally near: nothing to tell them apart by.
+        let nearness = if first > last { (f.score - last) / (first - last) } else { 1.0 };
         let hit = hits.entry(f.id).or_insert_with(|| blank(f.id));
-        hit.score += 1.0 / (RRF + rank) / best;
+        hit.score += f64::midpoint(1.0, nearness) / (RRF + rank) / best;
         hit.vector = Some(f.score);
     }
     let mut list: Vec<Hit> = hits.into_values().collect();
@@ -255,7 +269,18 @@ mod tests {
     use super::*;
 
     fn found(ids: &[i64]) -> Vec<Found> {
-        ids.iter().map(|&id| Found { id, score: 0.5 }).collect()
+        ids.iter()
+            .map(|&id| Found {
+                id,
+                score: 0.5,
+                covers: 1.0,
+            })
+            .collect()
+    }
+
+    fn near(cosines: &[(i64, f64)]) -> Vec<Found> {
+        let found = |&(id, score)| Found { id, score, covers: 1.0 };
+        cosines.iter().map(found).collect()
     }
 
     #[test]
@@ -266,6 +291,26 @@ mod tests {
         assert_eq!(list.iter().map(|h| h.id).collect::<Vec<_>>(), [2, 5]);
         let first = fuse(&found(&[1]), &found(&[1]));
         assert!((first[0].score - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_word_in_passing_does_not_outrank_the_best_meaning() {
+        let some = |id, covers| vec![Found { id, score: 0.1, covers }];
+        let first = |keyword: &[Found], vector: &[Found]| fuse(keyword, vector)[0].id;
+        // Measured with MiniLM on the samples: the contract, then four others; block 2 has one of the question's four words.
+        let minilm = near(&[(1, 0.43), (2, 0.15), (3, 0.12), (4, 0.08), (5, 0.02)]);
+        for second in 2..=5 {
+            assert_eq!(first(&some(second, 0.25), &minilm), 1);
+        }
+        // Models whose cosines all lie close together are no different.
+        let narrow = near(&[(1, 0.83), (2, 0.78), (3, 0.77), (4, 0.76)]);
+        assert_eq!(first(&some(2, 0.25), &narrow), 1);
+        assert_eq!(first(&some(2, 0.5), &narrow), 1);
+        // All the words count in full, wherever the block stands in the other leg; and most of them still decide.
+        assert_eq!(first(&some(5, 1.0), &minilm), 5);
+        assert_eq!(first(&some(2, 0.8), &minilm), 2);
+        // Of two that mean the same, the one with a word of the question.
+        assert_eq!(first(&some(2, 0.25), &near(&[(1, 0.50), (2, 0.499), (3, 0.2)])), 2);
     }
 
     #[test]

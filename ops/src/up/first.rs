@@ -79,7 +79,8 @@ impl Api {
         }
     }
 
-    async fn add(&self, token: &str, space: &str, file: &Path) -> Result<()> {
+    /// Hands a file in; gives its job.
+    async fn add(&self, token: &str, space: &str, file: &Path) -> Result<String> {
         let name = file.file_name().and_then(|name| name.to_str()).context("a sample has a name")?;
         let bytes = tokio::fs::read(file)
             .await
@@ -91,8 +92,13 @@ impl Api {
             .header("idempotency-key", format!("sample-{name}"))
             .header("content-type", "application/octet-stream")
             .body(bytes);
-        self.json::<Value>(request, token).await?;
-        Ok(())
+        Ok(self.json::<Added>(request, token).await?.job_id)
+    }
+
+    /// Whether nothing more will become of a job: it is done, has failed for good, or is held until somebody acts.
+    async fn has_ended(&self, token: &str, job: &str) -> Result<bool> {
+        let job: Job = self.json(self.http.get(format!("{}/api/v1/jobs/{job}", self.url)), token).await?;
+        Ok(matches!(job.status.as_str(), "completed" | "failed" | "dead" | "cancelled") || job.hold.is_some_and(|hold| !hold.is_null()))
     }
 
     async fn search(&self, token: &str, question: &str) -> Result<Answer> {
@@ -133,6 +139,7 @@ pub(super) async fn welcome(api: &Api, token: &str, question: &str, say: Say) ->
     }
     let step = say.step(format!("adding {} sample documents", files.len()), true);
     let space = api.first_space(token).await?;
+    let mut reading = Vec::new();
     for (no, file) in files.iter().enumerate() {
         step.note(format!(
             "adding sample {} of {}: {}",
@@ -140,14 +147,29 @@ pub(super) async fn welcome(api: &Api, token: &str, question: &str, say: Say) ->
             files.len(),
             file.file_name().unwrap_or_default().to_string_lossy()
         ));
-        api.add(token, &space, file)
-            .await
-            .with_context(|| format!("cannot add {}", file.display()))?;
+        let job = api.add(token, &space, file).await;
+        reading.push(job.with_context(|| format!("cannot add {}", file.display()))?);
     }
     step.done(format!("{} sample documents handed in", files.len()));
 
     let step = say.step(format!("reading them, then asking: {question}"), true);
     let began = Instant::now();
+    // Asked only when all of them are read: before, the best answer may be one that merely came first.
+    while let Some(job) = reading.last() {
+        if api.has_ended(token, job).await? {
+            reading.pop();
+            continue;
+        }
+        if began.elapsed() > PATIENCE {
+            step.done(format!(
+                "{} of the samples are still being read: search in a while, `steadfast jobs ls` shows how far they are",
+                reading.len()
+            ));
+            return Ok(());
+        }
+        step.note(format!("reading {} of {} samples, then asking: {question}", reading.len(), files.len()));
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
     loop {
         let answer = api.search(token, question).await?;
         let pending = answer.diagnostics.pending;
@@ -168,6 +190,20 @@ pub(super) async fn welcome(api: &Api, token: &str, question: &str, say: Say) ->
         step.note(format!("reading them ({pending} pending), then asking: {question}"));
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
+}
+
+/// What we read of an accepted upload.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Added {
+    job_id: String,
+}
+
+/// What we read of a job.
+#[derive(Deserialize)]
+struct Job {
+    status: String,
+    hold: Option<Value>,
 }
 
 /// What we read of a search answer.

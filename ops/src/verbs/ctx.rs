@@ -227,6 +227,18 @@ pub(crate) fn since(now: DateTime<Utc>, at: DateTime<Utc>) -> String {
     format!("{} ({})", at.format("%Y-%m-%d %H:%M:%S UTC"), ago(now, at))
 }
 
+/// The API said nothing, or that it cannot say anything now: it may do so in a moment.
+#[derive(Debug)]
+pub(crate) struct NoAnswer(String);
+
+impl fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoAnswer {}
+
 /// A client of the API.
 #[derive(Debug)]
 pub(crate) struct Api {
@@ -264,17 +276,22 @@ impl Api {
             // reqwest's own words are left out: they repeat the whole address, and with it the question.
             let base = &self.base;
             if e.is_builder() {
-                anyhow!("the request to {base} cannot be made: is the token one line, as `steadfast token create` printed it?")
-            } else if e.is_timeout() {
-                anyhow!("{base} took too long to answer: see `steadfast doctor`")
-            } else if e.is_connect() {
-                anyhow!("no API answers at {base}: is `ops/up` running, and is the address right (--url, STEADFAST_URL)?")
-            } else {
-                anyhow!("the connection to {base} broke off before it answered: see `steadfast doctor`")
+                return anyhow!("the request to {base} cannot be made: is the token one line, as `steadfast token create` printed it?");
             }
+            NoAnswer(if e.is_timeout() {
+                format!("{base} took too long to answer: see `steadfast doctor`")
+            } else if e.is_connect() {
+                format!("no API answers at {base}: is `ops/up` running, and is the address right (--url, STEADFAST_URL)?")
+            } else {
+                format!("the connection to {base} broke off before it answered: see `steadfast doctor`")
+            })
+            .into()
         })?;
         let status = answer.status();
-        let body = answer.text().await.context("the answer broke off")?;
+        let body = answer
+            .text()
+            .await
+            .map_err(|_| NoAnswer(format!("the answer of {} broke off", self.base)))?;
         let json: Value = serde_json::from_str(&body).unwrap_or(Value::Null);
         if status.is_success() {
             return Ok(json);
@@ -290,7 +307,11 @@ impl Api {
         if status == reqwest::StatusCode::UNAUTHORIZED {
             said.push_str("; make a token with `steadfast token create --user NAME`, or go where .steadfast/env is");
         }
-        bail!("{}", plain(&said))
+        let said = plain(&said);
+        if status.is_server_error() {
+            return Err(NoAnswer(said).into());
+        }
+        bail!("{said}")
     }
 }
 

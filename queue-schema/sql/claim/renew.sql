@@ -3,6 +3,6 @@
 -- (status, claimed_by) and loop, 250 ms per hundred instead of 1.5.
 update jobs j
    set avail_at = now() + make_interval(secs => $3)
-  from unnest($1::bigint[], $2::int[]) as c(id, attempt)
+  from unnest((select $1::bigint[]), (select $2::int[])) as c(id, attempt)
  where j.id = c.id and case when j.status = 'running' and j.attempts = c.attempt then true else false end
 returning j.id, j.cancel_at is not null as cancelled

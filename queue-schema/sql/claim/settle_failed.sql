@@ -1,7 +1,8 @@
 -- Every failure that keeps its row: back to waiting, parked, or dead; dead also when the budget is spent. One attempt row
 -- each. Same fence as a success. `o` is the row as it was, for the times that the update clears.
 with s as (
-  select * from unnest($1::bigint[], $2::int[], $3::text[], $4::float8[], $5::boolean[], $6::int[], $7::int[], $8::int[], $9::text[], $10::text[], $11::text[])
+  select * from unnest((select $1::bigint[]), (select $2::int[]), (select $3::text[]), (select $4::float8[]), (select $5::boolean[]), (select $6::int[]),
+                       (select $7::int[]), (select $8::int[]), (select $9::text[]), (select $10::text[]), (select $11::text[]))
     as s(id, attempt, status, delay, forgive, item_fails, crashes, timeouts_in_row, class, cause, error)),
 hit as (
   update jobs j

@@ -4,6 +4,6 @@ with gate as (
   select coalesce(bool_and(enabled), true) as open from capabilities where name = $3 and (tenant_id is null or tenant_id = $4))
 update jobs j
    set started_at = case when gate.open then now() end
-  from unnest($1::bigint[], $2::int[]) as c(id, attempt), gate, (select set_config('synchronous_commit', 'off', true)) as durability
+  from unnest((select $1::bigint[]), (select $2::int[])) as c(id, attempt), gate, (select set_config('synchronous_commit', 'off', true)) as durability
  where j.id = c.id and case when j.status = 'running' and j.attempts = c.attempt then true else false end
 returning j.id, gate.open

@@ -6,4 +6,5 @@ with lexeme as (
     from unnest(tsvector_to_array(to_tsvector('english', normalize($1, nfkc)))) as l
    order by length(l) desc, l
    limit 64)
-select string_agg(quoted, ' & ') as all_words, string_agg(quoted, ' | ') as any_word, count(*) as word_count from lexeme
+select string_agg(quoted, ' & ') as all_words, string_agg(quoted, ' | ') as any_word, count(*) as word_count,
+       coalesce(array_agg(quoted), '{}') as words from lexeme
