@@ -75,6 +75,9 @@ impl Arm {
     }
 }
 
+/// How many jobs of a kind without a gate one claim takes at most, where a group is smaller than this.
+const SMALL_JOBS: usize = 64;
+
 /// apalis wants task arguments it can clone; a group must not be cloned. So the argument is a ticket for it.
 #[derive(Clone, Debug)]
 pub struct Ticket(Arc<Group>);
@@ -227,11 +230,12 @@ impl Backend for Queue {
                 return Poll::Pending;
             };
             let Some(pair) = self.hungry.remove(at) else { return Poll::Pending };
-            // Only what can start now: one group behind a gate, else as many groups as there are places.
+            // Only what can start now: one group behind a gate, else as many groups as there are places, but of big groups one a
+            // statement: then the next is claimed while this one is written back.
             let asked = if pair.0.capability().is_some() {
                 pair.0.group_max()
             } else {
-                free.saturating_mul(pair.0.group_max())
+                free.saturating_mul(pair.0.group_max()).min(pair.0.group_max().max(SMALL_JOBS))
             };
             let engine = self.engine.clone();
             self.take = Some((pair, asked, async move { engine.take(pair.0, pair.1, asked).await }.boxed()));

@@ -52,6 +52,12 @@ pub enum ChildError {
     /// The child died or went wrong: a crash, if it happens again.
     #[error("{0}")]
     Broken(String),
+    /// Nothing has looked at the file yet: this machine is short of something.
+    #[error("the reading process could not be started: {0}")]
+    NotStarted(String),
+    /// A page could not be stored.
+    #[error("the blob store did not take a page: {0}")]
+    Store(String),
     #[error("it took longer than {}", humantime::format_duration(*.0))]
     Timeout(Duration),
 }
@@ -66,8 +72,8 @@ where
     Fut: Future<Output = Result<(), ChildError>>,
 {
     let broken = |e: &dyn std::fmt::Display| ChildError::Broken(format!("the reading process went wrong: {e}"));
-    let exe = std::env::current_exe().map_err(|e| broken(&e))?;
-    let mut child = Command::new(exe)
+    // Not current_exe(): after an upgrade in place that path names another binary, or none.
+    let mut child = Command::new("/proc/self/exe")
         .arg(ARGUMENT)
         .arg(name)
         .arg(media_type)
@@ -78,7 +84,7 @@ where
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|e| broken(&e))?;
+        .map_err(|e| ChildError::NotStarted(e.to_string()))?;
     let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(ChildError::Broken("the reading process has no pipes".to_owned()));
     };

@@ -98,7 +98,7 @@ impl Api {
     /// Whether nothing more will become of a job: it is done, has failed for good, or is held until somebody acts.
     async fn has_ended(&self, token: &str, job: &str) -> Result<bool> {
         let job: Job = self.json(self.http.get(format!("{}/api/v1/jobs/{job}", self.url)), token).await?;
-        Ok(matches!(job.status.as_str(), "completed" | "failed" | "dead" | "cancelled") || job.hold.is_some_and(|hold| !hold.is_null()))
+        Ok(matches!(job.status.as_str(), "completed" | "failed" | "dead") || job.hold.is_some_and(|hold| !hold.is_null()))
     }
 
     async fn search(&self, token: &str, question: &str) -> Result<Answer> {

@@ -18,6 +18,9 @@ pub(crate) enum Verb {
     /// All breakers, with what waits behind them
     Ls,
     /// Stop asking: running calls finish, nothing new starts, the work is held
+    #[command(
+        after_help = "Examples:\n  steadfast breaker off embedding --reason \"key rotated\"\n  steadfast breaker off ocr --reason \"provider says stop\" --yes"
+    )]
     Off {
         /// ocr or embedding
         name: String,
@@ -32,6 +35,7 @@ pub(crate) enum Verb {
         yes: bool,
     },
     /// Ask again: held work runs
+    #[command(after_help = "Examples:\n  steadfast breaker on embedding --reason \"new key is in\"")]
     On {
         /// ocr or embedding
         name: String,
@@ -44,6 +48,7 @@ pub(crate) enum Verb {
     },
     /// Who did what, when and why; newest first
     History {
+        /// ocr or embedding; without it both
         name: Option<String>,
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
         limit: i64,

@@ -19,6 +19,9 @@ pub(crate) enum Verb {
     /// All endpoints
     Ls,
     /// Add one, or change the one of that name
+    #[command(
+        after_help = "Examples:\n  steadfast endpoint set mine --capability embedding --protocol openai --url http://127.0.0.1:8080/v1 --model my-model --dims 384 --rank 1\n  steadfast endpoint set cloud --capability embedding --protocol openai --url https://api.example.com/v1 --model m --key-env EXAMPLE_KEY --timeout 30s"
+    )]
     Set {
         name: String,
         /// ocr or embedding

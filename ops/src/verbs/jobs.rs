@@ -20,6 +20,9 @@ use super::ctx::{Ctx, NOTHING_FOUND, actor, ago, plain, reason, say, since, span
 )]
 pub(crate) enum Verb {
     /// Live jobs, newest first
+    #[command(
+        after_help = "Examples:\n  steadfast jobs ls --status dead --kind ocr\n  steadfast jobs ls --held\n  steadfast jobs ls --done --limit 10 --json"
+    )]
     Ls {
         #[arg(long, value_parser = ["waiting", "running", "parked", "dead"])]
         status: Option<String>,
@@ -38,14 +41,23 @@ pub(crate) enum Verb {
         before: Option<i64>,
     },
     /// One job: its row, its lost attempts, and what it waits for
-    Show { id: i64 },
+    #[command(after_help = "Examples:\n  steadfast jobs show 42\n  steadfast jobs show 42 --json")]
+    Show {
+        /// As `jobs ls` and `add` print it
+        id: i64,
+    },
     /// Make jobs due now, with a full budget; clears a backoff, revives dead and parked ones
+    #[command(
+        after_help = "Examples:\n  steadfast jobs retry 42 43 --reason \"provider fixed\"\n  steadfast jobs retry 42 --force --reason \"file replaced\"\n  steadfast jobs retry --all-dead --kind ocr --reason \"new engine\" --yes"
+    )]
     Retry {
+        /// As `jobs ls` prints them
         #[arg(required_unless_present = "all_dead")]
         ids: Vec<i64>,
         /// Every dead or parked job (of --kind)
         #[arg(long, conflicts_with = "ids")]
         all_dead: bool,
+        /// With --all-dead: only this kind
         #[arg(long, requires = "all_dead", value_parser = kind)]
         kind: Option<String>,
         /// Also those that cannot succeed as they are: crash, unreadable file, too long
@@ -58,7 +70,11 @@ pub(crate) enum Verb {
         yes: bool,
     },
     /// End jobs; a running one stops within a poll
+    #[command(
+        after_help = "Examples:\n  steadfast jobs cancel 42 --reason \"not wanted\"\n  steadfast jobs cancel 42 43 --reason \"not wanted\" --yes"
+    )]
     Cancel {
+        /// As `jobs ls` prints them
         #[arg(required = true)]
         ids: Vec<i64>,
         /// Why, for the job's history

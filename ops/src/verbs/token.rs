@@ -20,6 +20,9 @@ const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 )]
 pub(crate) enum Verb {
     /// A token for a user; user and Space are made when they are missing
+    #[command(
+        after_help = "Examples:\n  steadfast token create --user ann --space Contracts --expires 90d\n  TOKEN=$(steadfast token create --user ann --quiet)"
+    )]
     Create {
         #[arg(long)]
         user: String,

@@ -457,6 +457,8 @@ async fn case109_case110_no_question_is_an_error_and_stop_words_alone_find_nothi
     let syntax = [
         "(", ")", ":*", "&", "!", "|", "<->", "a:b", "a:*", "What's", "John <j@x.y>", "\\", "a\\", "'\\''", "\u{2018}x\u{2019}", "don\u{2BC}t", "\u{FF07}",
         "a & | b", "!!(a", "'; drop table blocks; --", "\"half", "%", "_", "$1", "{}", "<b>x</b>", "\u{1F680}", "\u{202E}abc", "a\tb\nc", &thousand,
+        // Addresses stay whole, signs and all, when words are cut out of a text.
+        "http://h.example/a?b=(c)&d='e'|f:*", "ftp.example.org/~o'neil", "see example.com/a&b|c:d'e",
     ];
     for question in syntax {
         let answer = ann.search(question).await;

@@ -220,7 +220,7 @@ async fn bad_input_case91_case92_files_that_cannot_be_read_end_once_with_a_reaso
         ("note.png", b"This is only text, whatever its name says.".to_vec(), "holds text"),
         ("cut.pdf", pdf[..pdf.len() / 2].to_vec(), "cut off"),
         ("noise.pdf", noise.clone(), "not a PDF"),
-        ("circle.pdf", circular_pdf(), "PDF"),
+        ("circle.pdf", circular_pdf(), "it has no pages"),
         ("noise.bin", noise, "of no kind that can be read"),
     ];
     let mut jobs = Vec::new();

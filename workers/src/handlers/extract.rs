@@ -1,10 +1,11 @@
 //! `extract`: fetch the bytes, take them apart in a child, store pictures as they come, cut texts into chunks.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use queue_schema::kind::Effect;
 use queue_schema::kind::extract::{self, Output, Page};
-use queue_schema::outcome::{Outcome, RetryClass};
+use queue_schema::outcome::{Failure, Outcome, RetryClass};
 
 use super::{blob_failure, database_away};
 use crate::child::{self, ChildError};
@@ -45,7 +46,7 @@ async fn one(context: &Context, claim: &Arc<queue_schema::claim::Claim>) -> Outc
                         .blobs
                         .put(claim.tenant_id, png)
                         .await
-                        .map_err(|e| ChildError::Broken(format!("blob store: {e}")))?;
+                        .map_err(|e| ChildError::Store(e.to_string()))?;
                     Page::Picture { no, image_key }
                 }
             };
@@ -61,6 +62,9 @@ async fn one(context: &Context, claim: &Arc<queue_schema::claim::Claim>) -> Outc
         }
         Err(ChildError::Bad(sentence)) => Outcome::failed(RetryClass::BadInput, "unreadable", sentence),
         Err(ChildError::Broken(what)) => Outcome::failed(RetryClass::ItemError, "reader_broke", what),
+        Err(e @ (ChildError::NotStarted(_) | ChildError::Store(_))) => {
+            Outcome::Failed(Failure::new(RetryClass::Outage, "not_the_file", e.to_string()).after(Duration::from_secs(10)))
+        }
         Err(e @ ChildError::Timeout(_)) => Outcome::failed(RetryClass::Timeout, "extract_timeout", e.to_string()),
     }
 }
