@@ -94,7 +94,11 @@ fn show(r: Request) -> Job {
         attempts: r.attempts,
         queued_at: r.created_at,
         subject_id: r.document_id.map(|d| d.to_string()),
-        error: if ended_badly { reason(r.class.as_deref(), r.detail.as_deref()) } else { None },
+        error: if ended_badly {
+            reason(r.class.as_deref(), r.detail.as_deref())
+        } else {
+            None
+        },
         progress,
         started_at: r.started_at,
         finished_at: r.finished_at,

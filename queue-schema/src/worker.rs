@@ -124,7 +124,9 @@ pub async fn tick(
             .filter_map(|(k, l)| Some((JobKind::parse(k)?, Lane::parse(l)?)))
             .collect(),
         // The statement sees the rows as they were before its own update: a loss found just now ripens a grace from now.
-        lost_ripe_in: ripe.map(|secs| Duration::from_secs_f64(secs.max(0.0))).or(newly.then_some(lost_grace)),
+        lost_ripe_in: ripe
+            .map(|secs| Duration::from_secs_f64(secs.max(0.0)))
+            .or(newly.then_some(lost_grace)),
         leases_lapsed: row.try_get("leases_lapsed")?,
         schedules_due: row.try_get("schedules_due")?,
         probe_due: row.try_get("probe_due")?,

@@ -167,7 +167,11 @@ pub(super) async fn welcome(api: &Api, token: &str, question: &str, say: Say) ->
             ));
             return Ok(());
         }
-        step.note(format!("reading {} of {} samples, then asking: {question}", reading.len(), files.len()));
+        step.note(format!(
+            "reading {} of {} samples, then asking: {question}",
+            reading.len(),
+            files.len()
+        ));
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
     loop {

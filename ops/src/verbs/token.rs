@@ -26,9 +26,9 @@ pub(crate) enum Verb {
     Create {
         #[arg(long)]
         user: String,
-        /// The Space it is a member of
-        #[arg(long, default_value = "Documents")]
-        space: String,
+        /// A Space it is a member of; by default what the user has already, or Documents for a new one
+        #[arg(long)]
+        space: Option<String>,
         /// A name to know it by
         #[arg(long, default_value = "made by hand")]
         name: String,
@@ -59,6 +59,10 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
             expires,
             quiet,
         } => {
+            let space = match space {
+                Some(space) => space,
+                None => first_space(&db, &user).await?.unwrap_or_else(|| "Documents".to_owned()),
+            };
             for (field, value) in [("--user", &user), ("--space", &space), ("--name", &name)] {
                 if value.trim().is_empty() || value.chars().any(char::is_control) {
                     bail!("{field} is empty or has control characters");
@@ -121,4 +125,13 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A Space that the user is a member of already. Another one by default would make every later `add` ambiguous.
+async fn first_space(db: &queue_schema::Db, user: &str) -> Result<Option<String>> {
+    let Some(scope) = tenant::operator_scope(db, tenant::DEFAULT_TENANT, user).await? else {
+        return Ok(None);
+    };
+    let mut tx = db.begin().await?;
+    Ok(tenant::spaces(&mut tx, &scope).await?.into_iter().next().map(|s| s.name))
 }

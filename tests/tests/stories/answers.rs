@@ -62,7 +62,11 @@ impl Stage {
                 .fetch_one(&self.db.pool)
                 .await
                 .expect("blocks can be counted");
-            if all == blocks && done == blocks { Ok(()) } else { Err((all, done)) }
+            if all == blocks && done == blocks {
+                Ok(())
+            } else {
+                Err((all, done))
+            }
         })
         .await;
     }
@@ -96,9 +100,7 @@ impl Stage {
 
 fn files(dir: &std::path::Path) -> usize {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .map(|e| if e.path().is_dir() { files(&e.path()) } else { 1 })
-        .sum()
+    entries.map(|e| if e.path().is_dir() { files(&e.path()) } else { 1 }).sum()
 }
 
 fn diagnostics(answer: &Answer) -> &Value {
@@ -143,7 +145,10 @@ fn refused(answer: &Answer, status: u16, code: &str) {
     assert!(error["fields"].is_object(), "{answer}");
     let id = error["requestId"].as_str().unwrap_or_default();
     assert!(!id.is_empty(), "{answer}");
-    assert_eq!(answer.headers["x-request-id"], id, "the answer and its header name the same request");
+    assert_eq!(
+        answer.headers["x-request-id"], id,
+        "the answer and its header name the same request"
+    );
     for word in ["sqlx", "select ", "postgres", "relation", "panicked", "/home", "/tmp"] {
         assert!(!answer.text.to_lowercase().contains(word), "{word:?} in {answer}");
     }
@@ -213,7 +218,10 @@ async fn p7_p23_embedding_off_asks_nobody_keeps_everything_and_says_so() {
     s.embedded(9).await;
     let whole = ann.search("crate of tea").await;
     assert!(!degraded(&whole), "{whole}");
-    assert!(diagnostics(&whole)["notice"].is_null() && paths(&whole).contains("vector"), "{whole}");
+    assert!(
+        diagnostics(&whole)["notice"].is_null() && paths(&whole).contains("vector"),
+        "{whole}"
+    );
 
     let history: Vec<(String, String, String)> =
         sqlx::query_as("select action, coalesce(reason, ''), actor from capability_events where capability = 'embedding' order by id")
@@ -241,7 +249,8 @@ async fn p2_b14_a_refused_key_stops_embedding_once_and_nothing_but_an_operator_s
         assert_eq!(ann.remember(&format!("note number {n}")).await.status, 202);
     }
     let (_a, _b) = (s.fleet.worker().await, s.fleet.worker().await);
-    let state = "select enabled || '|' || coalesce(changed_by, '') || '|' || coalesce(reason, '') from capabilities where name = 'embedding'";
+    let state =
+        "select enabled || '|' || coalesce(changed_by, '') || '|' || coalesce(reason, '') from capabilities where name = 'embedding'";
     let tripped = wait_until("the breaker is off", SOON, async || match s.db.one::<String>(state).await {
         off if off.starts_with("false") => Ok(off),
         on => Err(on),
@@ -268,7 +277,11 @@ async fn p2_b14_a_refused_key_stops_embedding_once_and_nothing_but_an_operator_s
     .await;
     s.two_beats().await;
     assert_eq!(s.provider.calls().len(), before);
-    assert_eq!(s.db.one::<String>(state).await, tripped, "the first reason stays, and nothing turned it on");
+    assert_eq!(
+        s.db.one::<String>(state).await,
+        tripped,
+        "the first reason stays, and nothing turned it on"
+    );
     assert_eq!(s.count("capability_events where action = 'off'").await, 1, "it tripped once");
     assert_eq!(s.count(settled).await, 4);
     assert_eq!(s.count("jobs where status = 'dead'").await, 0);
@@ -455,10 +468,40 @@ async fn case109_case110_no_question_is_an_error_and_stop_words_alone_find_nothi
 
     let thousand = "'".repeat(1000);
     let syntax = [
-        "(", ")", ":*", "&", "!", "|", "<->", "a:b", "a:*", "What's", "John <j@x.y>", "\\", "a\\", "'\\''", "\u{2018}x\u{2019}", "don\u{2BC}t", "\u{FF07}",
-        "a & | b", "!!(a", "'; drop table blocks; --", "\"half", "%", "_", "$1", "{}", "<b>x</b>", "\u{1F680}", "\u{202E}abc", "a\tb\nc", &thousand,
+        "(",
+        ")",
+        ":*",
+        "&",
+        "!",
+        "|",
+        "<->",
+        "a:b",
+        "a:*",
+        "What's",
+        "John <j@x.y>",
+        "\\",
+        "a\\",
+        "'\\''",
+        "\u{2018}x\u{2019}",
+        "don\u{2BC}t",
+        "\u{FF07}",
+        "a & | b",
+        "!!(a",
+        "'; drop table blocks; --",
+        "\"half",
+        "%",
+        "_",
+        "$1",
+        "{}",
+        "<b>x</b>",
+        "\u{1F680}",
+        "\u{202E}abc",
+        "a\tb\nc",
+        &thousand,
         // Addresses stay whole, signs and all, when words are cut out of a text.
-        "http://h.example/a?b=(c)&d='e'|f:*", "ftp.example.org/~o'neil", "see example.com/a&b|c:d'e",
+        "http://h.example/a?b=(c)&d='e'|f:*",
+        "ftp.example.org/~o'neil",
+        "see example.com/a&b|c:d'e",
     ];
     for question in syntax {
         let answer = ann.search(question).await;
@@ -538,7 +581,15 @@ async fn case113_pages_of_a_list_where_all_is_alike_have_everything_once_and_in_
     assert_eq!((rounds[0].len(), different.len()), (60, 60));
     assert_eq!(rounds[0], rounds[1]);
 
-    for bad in ["limit=0", "limit=101", "limit=-1", "limit=ten", "cursor=nonsense", "minScore=2", "spaceIds=0"] {
+    for bad in [
+        "limit=0",
+        "limit=101",
+        "limit=-1",
+        "limit=ten",
+        "cursor=nonsense",
+        "minScore=2",
+        "spaceIds=0",
+    ] {
         let answer = ann.get(&format!("/api/v1/search?query=tea&{bad}")).await;
         assert!(matches!(answer.status, 400 | 404), "{bad}: {answer}");
     }
@@ -577,14 +628,23 @@ async fn case115_two_tenants_with_the_same_text_see_each_their_own() {
                 assert_eq!(degraded(&found), mode == "by words", "{found}");
                 let seen: Vec<&str> = results(&found).iter().map(|r| r["documentId"].as_str().expect("an id")).collect();
                 assert_eq!(seen, [own[n].0.as_str()], "{mode}: {question}: {found}");
-                assert_eq!(results(&found)[0]["memory"]["spaceIds"], json!([who.space_id.to_string()]), "{found}");
+                assert_eq!(
+                    results(&found)[0]["memory"]["spaceIds"],
+                    json!([who.space_id.to_string()]),
+                    "{found}"
+                );
             }
         }
     }
     for (n, (_, client)) in people.iter().enumerate() {
         for list in ["documents", "jobs"] {
             let page = client.get(&format!("/api/v1/{list}?limit=100")).await;
-            let ids: Vec<&str> = page.json["data"].as_array().expect("a list").iter().map(|d| d["id"].as_str().expect("an id")).collect();
+            let ids: Vec<&str> = page.json["data"]
+                .as_array()
+                .expect("a list")
+                .iter()
+                .map(|d| d["id"].as_str().expect("an id"))
+                .collect();
             let mine = if list == "documents" { &own[n].0 } else { &own[n].1 };
             assert_eq!(ids, [mine.as_str()], "{list}: {page}");
         }
@@ -601,15 +661,28 @@ async fn case115_two_tenants_with_the_same_text_see_each_their_own() {
                 assert_eq!(theirs.json["error"]["message"], nobodys.json["error"]["message"]);
             }
             refused(
-                &client.send(client.request(Method::DELETE, &format!("/api/v1/documents/{document}"))).await,
+                &client
+                    .send(client.request(Method::DELETE, &format!("/api/v1/documents/{document}")))
+                    .await,
                 404,
                 "NOT_FOUND",
             );
-            refused(&client.post(&format!("/api/v1/jobs/dead/{job}/replay"), &json!({})).await, 404, "NOT_FOUND");
-            let there = client.get(&format!("/api/v1/search?query=treaty&spaceIds={}", whose.space_id)).await;
+            refused(
+                &client.post(&format!("/api/v1/jobs/dead/{job}/replay"), &json!({})).await,
+                404,
+                "NOT_FOUND",
+            );
+            let there = client
+                .get(&format!("/api/v1/search?query=treaty&spaceIds={}", whose.space_id))
+                .await;
             refused(&there, 404, "NOT_FOUND");
             refused(&client.upload_to("mine", "mine.txt", whose.space_id).await, 404, "NOT_FOUND");
-            let into = client.post("/api/v1/remember", &json!({"text": "mine", "spaceIds": [whose.space_id.to_string()]})).await;
+            let into = client
+                .post(
+                    "/api/v1/remember",
+                    &json!({"text": "mine", "spaceIds": [whose.space_id.to_string()]}),
+                )
+                .await;
             refused(&into, 404, "NOT_FOUND");
         }
     }
@@ -655,7 +728,12 @@ async fn p30_remember_without_a_space_names_yours_and_keeps_nothing() {
     assert!(unknown.text.contains(&spaces), "{unknown}");
     assert_eq!((s.count("documents").await, s.count("jobs").await, s.blobs()), (0, 0, 0));
     // By its name it is found.
-    assert_eq!(ann.post("/api/v1/remember", &json!({"text": "x", "spaceIds": ["ann"]})).await.status, 202);
+    assert_eq!(
+        ann.post("/api/v1/remember", &json!({"text": "x", "spaceIds": ["ann"]}))
+            .await
+            .status,
+        202
+    );
     assert_eq!((s.count("documents").await, s.count("jobs").await, s.blobs()), (1, 1, 1));
 }
 
@@ -673,7 +751,10 @@ async fn p32_every_refusal_has_one_shape() {
         .send(ann.request(Method::POST, "/api/v1/remember").body(r#"{"text": "x", "spaceIds": ["#))
         .await;
     refused(&half, 400, "VALIDATION_ERROR");
-    assert!(half.json["error"]["fields"]["spaceIds.0"].is_string() || half.json["error"]["fields"]["spaceIds"].is_string(), "{half}");
+    assert!(
+        half.json["error"]["fields"]["spaceIds.0"].is_string() || half.json["error"]["fields"]["spaceIds"].is_string(),
+        "{half}"
+    );
 
     // A caller's own request id goes through when it is sane, and is replaced when it is not.
     let id = |value: &'static str| ann.request(Method::GET, "/api/v1/nowhere").header("x-request-id", value);
@@ -707,7 +788,10 @@ async fn b49_p31_case31_fifty_at_once_with_one_key_are_one() {
         *seen.entry((a.json["documentId"].to_string(), a.job_id())).or_default() += 1;
     }
     assert_eq!(seen.len(), 1, "{seen:?}");
-    assert_eq!(answers.iter().filter(|a| !a.headers.contains_key("idempotency-replayed")).count(), 1);
+    assert_eq!(
+        answers.iter().filter(|a| !a.headers.contains_key("idempotency-replayed")).count(),
+        1
+    );
     s.embedded(1).await;
     // Also after a worker has finished it: the same answer, and no second job.
     let late = send(&ann, "key-1", &body.to_string()).await;
@@ -736,10 +820,20 @@ async fn b49_p31_case32_a_key_belongs_to_its_request() {
         async move { client.send(request).await }
     };
     let space = s.ann.space_id;
-    let first = remember(&ann, "K", format!(r#"{{"text":"A","spaceIds":["{space}"],"metadata":{{"x":1,"y":2}}}}"#)).await;
+    let first = remember(
+        &ann,
+        "K",
+        format!(r#"{{"text":"A","spaceIds":["{space}"],"metadata":{{"x":1,"y":2}}}}"#),
+    )
+    .await;
     assert_eq!(first.status, 202, "{first}");
     // Another order of members, other white space, an escape: the same request.
-    let same = remember(&ann, "K", format!("{{ \"metadata\": {{\"y\": 2, \"x\": 1}},\n \"spaceIds\": [\"{space}\"], \"text\": \"\\u0041\" }}")).await;
+    let same = remember(
+        &ann,
+        "K",
+        format!("{{ \"metadata\": {{\"y\": 2, \"x\": 1}},\n \"spaceIds\": [\"{space}\"], \"text\": \"\\u0041\" }}"),
+    )
+    .await;
     assert_eq!((same.status, same.job_id()), (202, first.job_id()), "{same}");
     assert_eq!(same.headers["idempotency-replayed"], "true");
     for other in [
@@ -758,23 +852,32 @@ async fn b49_p31_case32_a_key_belongs_to_its_request() {
         .header("idempotency-key", "K");
     let upload = ann.send(upload.body("A")).await;
     assert_eq!(upload.status, 202, "{upload}");
-    let theirs = remember(&s.api.client(&bob), "K", format!(r#"{{"text":"other","spaceIds":["{}"]}}"#, bob.space_id)).await;
+    let theirs = remember(
+        &s.api.client(&bob),
+        "K",
+        format!(r#"{{"text":"other","spaceIds":["{}"]}}"#, bob.space_id),
+    )
+    .await;
     assert_eq!(theirs.status, 202, "{theirs}");
     assert_ne!(theirs.job_id(), first.job_id());
     assert_eq!(s.count("documents").await, 3);
 
     // While the first still runs: its transaction has the key, and has not committed.
     let mut running = s.db.pool.begin().await.expect("a transaction");
-    sqlx::query("insert into idempotency_keys (tenant_id, user_id, route, key, request_hash, response) values ($1, $2, 'remember', 'L', $3, '{}')")
-        .bind(s.ann.tenant_id)
-        .bind(s.ann.user_id)
-        .bind(vec![0_u8; 32])
-        .execute(&mut *running)
-        .await
-        .expect("the key is free");
+    sqlx::query(
+        "insert into idempotency_keys (tenant_id, user_id, route, key, request_hash, response) values ($1, $2, 'remember', 'L', $3, '{}')",
+    )
+    .bind(s.ann.tenant_id)
+    .bind(s.ann.user_id)
+    .bind(vec![0_u8; 32])
+    .execute(&mut *running)
+    .await
+    .expect("the key is free");
     let second = tokio::spawn(remember(&ann, "L", format!(r#"{{"text":"C","spaceIds":["{space}"]}}"#)));
     wait_until("the second waits for the first", SOON, async || {
-        let waiting: i64 = s.db.one("select count(*) from pg_stat_activity where application_name = 'steadfast-api' and wait_event_type = 'Lock'").await;
+        let waiting: i64 =
+            s.db.one("select count(*) from pg_stat_activity where application_name = 'steadfast-api' and wait_event_type = 'Lock'")
+                .await;
         (waiting > 0).then_some(())
     })
     .await;
@@ -783,7 +886,11 @@ async fn b49_p31_case32_a_key_belongs_to_its_request() {
     assert_eq!(s.count("documents").await, 3);
     assert_eq!(s.blobs(), 3, "what was refused left nothing");
     for bad in ["", &"k".repeat(256)] {
-        refused(&remember(&ann, bad, format!(r#"{{"text":"D","spaceIds":["{space}"]}}"#)).await, 400, "VALIDATION_ERROR");
+        refused(
+            &remember(&ann, bad, format!(r#"{{"text":"D","spaceIds":["{space}"]}}"#)).await,
+            400,
+            "VALIDATION_ERROR",
+        );
     }
 }
 
@@ -817,16 +924,30 @@ async fn p21_persistmemory_0_2_0_unmodified_remembers_uploads_searches_and_sees_
     let said: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
 
     assert_eq!(said["version"], "0.2.0");
-    assert_eq!(said["fingerprint"], "60d32583e4f92f62387920d54b732f735adeff8b19a0793d3b44c0bd6e1df81a", "as published: {said}");
+    assert_eq!(
+        said["fingerprint"], "60d32583e4f92f62387920d54b732f735adeff8b19a0793d3b44c0bd6e1df81a",
+        "as published: {said}"
+    );
     assert_eq!(said["spaces"], json!(["ann"]));
     assert_eq!(said["remembered"]["status"], "queued");
-    assert_eq!((&said["jobs"]["note"], &said["jobs"]["scan"]), (&json!("completed"), &json!("completed")), "{said}");
+    assert_eq!(
+        (&said["jobs"]["note"], &said["jobs"]["scan"]),
+        (&json!("completed"), &json!("completed")),
+        "{said}"
+    );
     // Neither question shares a word with what it finds.
     assert_eq!(said["found"]["note"]["first"], said["remembered"]["documentId"], "{said}");
     assert_eq!(said["found"]["scan"]["first"], said["uploaded"]["documentId"], "{said}");
-    assert_eq!((&said["found"]["note"]["degraded"], &said["found"]["scan"]["degraded"]), (&json!(false), &json!(false)), "{said}");
+    assert_eq!(
+        (&said["found"]["note"]["degraded"], &said["found"]["scan"]["degraded"]),
+        (&json!(false), &json!(false)),
+        "{said}"
+    );
     assert_eq!(said["refused"]["kind"], "ValidationError", "{said}");
-    assert!(said["refused"]["message"].as_str().is_some_and(|m| m.contains("ann (id ")), "{said}");
+    assert!(
+        said["refused"]["message"].as_str().is_some_and(|m| m.contains("ann (id ")),
+        "{said}"
+    );
     assert_eq!(said["missing"], "NotFoundError", "{said}");
     assert_eq!(said["stranger"], "AuthenticationError", "{said}");
     assert_eq!(said["repeated"], json!(true), "one key, one job: {said}");
