@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use queue_schema::JobKind;
 use steadfast_engines::EngineError;
 use steadfast_engines::chunk::{Chunker, estimate_tokens};
 use steadfast_engines::minilm::{MAX_TOKENS, MiniLm};
@@ -36,9 +37,11 @@ impl Local {
             }
             there
         });
-        let tesseract = match Tesseract::find() {
-            Ok(t) => Some(t),
-            Err(error) => {
+        let tesseract = match config.kinds().contains(&JobKind::Ocr).then(Tesseract::find) {
+            // Who does no OCR need not look: it costs a child process at each start.
+            None => None,
+            Some(Ok(t)) => Some(t),
+            Some(Err(error)) => {
                 tracing::warn!(%error, "this worker reads scans over HTTP only");
                 None
             }

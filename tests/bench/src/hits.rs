@@ -59,6 +59,12 @@ impl Board {
         }
     }
 
+    /// When the first of all began.
+    pub fn first(&self) -> Option<Instant> {
+        let ns = self.at.iter().map(|at| at.load(Ordering::Relaxed)).filter(|ns| *ns > 0).min()?;
+        Some(self.base + Duration::from_nanos(ns))
+    }
+
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }

@@ -31,7 +31,8 @@ pub struct Peer {
 pub struct Drained {
     /// From the start of the worker until the database showed no unfinished job.
     pub total: Duration,
-    /// Until the last handler had begun; none where there are no handlers.
+    /// Until the first and until the last handler had begun; none where there are no handlers.
+    pub first: Option<Duration>,
     pub handlers: Option<Duration>,
     /// Jobs whose handler ran more than once.
     pub repeated: usize,
@@ -87,7 +88,7 @@ where
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    Ok(Drained { total: started.elapsed(), handlers: Some(handlers), repeated: board.repeated() })
+    Ok(Drained { total: started.elapsed(), first: board.first().map(|at| at.saturating_duration_since(started)), handlers: Some(handlers), repeated: board.repeated() })
 }
 
 /// Inserts single jobs at an even pace and says how long each took to its handler.

@@ -98,6 +98,17 @@ impl Fleet {
     /// When no temporary folder can be made.
     #[must_use]
     pub fn new(db: &Db) -> Self {
+        let mut fleet = Self::without_database();
+        fleet.set("STEADFAST_DATABASE_URL", db.url());
+        fleet
+    }
+
+    /// For what brings a database of its own, which is `steadfast up`.
+    ///
+    /// # Panics
+    /// When no temporary folder can be made.
+    #[must_use]
+    pub fn without_database() -> Self {
         let dir = tempfile::Builder::new()
             .prefix("steadfast-story-")
             .tempdir()
@@ -105,7 +116,6 @@ impl Fleet {
         let blobs = dir.path().join("blobs");
         std::fs::create_dir(&blobs).expect("a folder in a new folder");
         let mut env: BTreeMap<String, String> = PACE.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        env.insert("STEADFAST_DATABASE_URL".into(), db.url().to_owned());
         env.insert("STEADFAST_BLOBS".into(), format!("file://{}", blobs.display()));
         env.insert("STEADFAST_CONCURRENCY".into(), "4".into());
         env.insert("RUST_BACKTRACE".into(), "1".into());

@@ -15,6 +15,8 @@ use crate::stat::{number, range, ratios, show};
 struct Figures {
     enqueue: Vec<f64>,
     drain: Vec<f64>,
+    /// Milliseconds from the start of the worker to the first handler.
+    first: Vec<f64>,
     handlers: Vec<f64>,
     client_cpu: Vec<f64>,
     server_cpu: Vec<f64>,
@@ -100,6 +102,7 @@ async fn one(bench: &Bench, peer: &Peer, figures: &mut Figures) -> Result<f64> {
     );
     figures.enqueue.push(jobs / took.as_secs_f64());
     figures.drain.push(jobs / drained.total.as_secs_f64());
+    figures.first.extend(drained.first.map(|t| t.as_secs_f64() * 1000.0));
     figures.handlers.extend(drained.handlers.map(|t| jobs / t.as_secs_f64()));
     figures.client_cpu.push(client_cpu * 1e6 / jobs);
     figures.server_cpu.push(server_cpu * 1e6 / jobs);
@@ -122,17 +125,18 @@ fn drain_section(bench: &Bench, peers: &[Peer], all: &[Figures], busiest: f64) -
             number(bench.jobs as f64, 0),
             bench.rounds
         ),
-        &["queue", "drain jobs/s", "÷ bare", "all handlers begun, jobs/s", "enqueue jobs/s", "client CPU µs/job", "Postgres CPU µs/job", "settings"],
+        &["queue", "drain jobs/s", "÷ bare", "first handler after, ms", "all handlers begun, jobs/s", "enqueue jobs/s", "client CPU µs/job", "Postgres CPU µs/job", "settings"],
     );
     for (peer, f) in peers.iter().zip(all) {
         if let Some(why) = &f.failed {
-            section.row([peer.name.to_owned(), "failed".into(), "–".into(), "–".into(), "–".into(), "–".into(), "–".into(), why.clone()]);
+            section.row([peer.name.to_owned(), "failed".into(), "–".into(), "–".into(), "–".into(), "–".into(), "–".into(), "–".into(), why.clone()]);
             continue;
         }
         section.row([
             peer.name.to_owned(),
             show(&f.drain, 0),
             show(&ratios(&f.drain, &bare), 2),
+            show(&f.first, 0),
             show(&f.handlers, 0),
             show(&f.enqueue, 0),
             show(&f.client_cpu, 0),

@@ -68,7 +68,7 @@ async fn drain(url: String, n: usize) -> Result<Drained> {
     }
     let total = started.elapsed();
     anyhow::ensure!(done == n, "moved {done} of {n} jobs");
-    Ok(Drained { total, handlers: None, repeated: 0 })
+    Ok(Drained { total, ..Drained::default() })
 }
 
 async fn one(url: String) -> Result<usize> {
