@@ -313,6 +313,8 @@ struct Ended {
     status: String,
     cancelled: bool,
     class: String,
+    /// What our own reader says is wrong with a file: fit for a person. A provider's words never are.
+    detail: Option<String>,
 }
 
 impl Ended {
@@ -324,6 +326,10 @@ impl Ended {
             status: row.try_get("status")?,
             cancelled: row.try_get("cancelled")?,
             class: row.try_get("class")?,
+            detail: match row.try_get::<Option<&str>, _>("cause")? {
+                Some(crate::kind::extract::UNREADABLE) => row.try_get("error")?,
+                _ => None,
+            },
         })
     }
 
@@ -340,7 +346,7 @@ impl Ended {
             && let (Some(kind), Some(item)) = (self.kind, self.item_id)
         {
             let class = RetryClass::parse(&self.class).unwrap_or(RetryClass::ItemError);
-            crate::kind::ended_badly(tx, kind, item, class).await?;
+            crate::kind::ended_badly(tx, kind, item, class, self.detail.as_deref()).await?;
         }
         Ok(())
     }
@@ -449,6 +455,7 @@ async fn settle_failures(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)]) ->
             status: "done".to_owned(),
             cancelled: false,
             class: String::new(),
+            detail: None,
         }));
     }
     Ok(ended)

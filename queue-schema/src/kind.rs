@@ -112,9 +112,15 @@ pub(crate) async fn write(conn: &mut Conn, claim: &Claim, effect: &Effect) -> Re
 }
 
 /// A job ended dead or parked: whatever it was for says so, in a sentence for a person.
-pub(crate) async fn ended_badly(conn: &mut Conn, kind: JobKind, item_id: i64, class: RetryClass) -> Result<(), DbError> {
+pub(crate) async fn ended_badly(
+    conn: &mut Conn,
+    kind: JobKind,
+    item_id: i64,
+    class: RetryClass,
+    detail: Option<&str>,
+) -> Result<(), DbError> {
     match kind {
-        JobKind::Extract => extract::ended_badly(conn, item_id, class).await,
+        JobKind::Extract => extract::ended_badly(conn, item_id, class, detail).await,
         JobKind::Ocr => ocr::ended_badly(conn, item_id, class).await,
         // The block stays findable by its words; diagnostics count it.
         JobKind::Embed | JobKind::Question | JobKind::Retention | JobKind::Noop => Ok(()),

@@ -34,4 +34,5 @@ noted as (
   select id, attempt, tenant_id, case when blameless then 'preempted' else 'crash' end, case when blameless then 'lease_lapsed' else 'worker_lost' end,
          'the lease ended without a settlement', blameless, claimed_by, claimed_at, started_at from back
   on conflict do nothing)
-select id, kind, item_id, status, cancel_at is not null as cancelled, case when blameless then 'preempted' else 'crash' end as class from back
+select id, kind, item_id, status, cancel_at is not null as cancelled, case when blameless then 'preempted' else 'crash' end as class,
+       'worker_lost' as cause, null::text as error from back

@@ -18,4 +18,4 @@ noted as (
   insert into attempts (job_id, attempt, tenant_id, class, cause, error, forgiven, worker, claimed_at, started_at)
   select id, attempt, tenant_id, class, cause, error, forgive, claimed_by, claimed_at, started_at from hit
   on conflict do nothing)
-select id, kind, item_id, status, cancel_at is not null as cancelled, class from hit
+select id, kind, item_id, status, cancel_at is not null as cancelled, class, cause, error from hit

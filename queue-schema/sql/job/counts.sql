@@ -7,7 +7,7 @@ select l.kind,
        count(*) filter (where j.status = 'parked') as parked,
        count(*) filter (where j.status = 'dead') as dead,
        extract(epoch from now() - min(j.created_at) filter (where j.status = 'waiting'))::float8 as oldest_seconds
-  from jobs j join lines l on l.id = j.line_id
+  from lines l left join jobs j on j.line_id = l.id -- a kind that was ever asked for shows its zeros
   cross join lateral (select exists (select from capabilities c where c.name = l.capability and not c.enabled
                                         and (c.tenant_id is null or c.tenant_id = l.tenant_id)) as held) h
  group by l.kind order by l.kind

@@ -93,10 +93,17 @@ pub(super) async fn write(conn: &mut Conn, claim: &Claim, out: &Output) -> Resul
     Ok(woken)
 }
 
-pub(super) async fn ended_badly(conn: &mut Conn, document_id: i64, class: RetryClass) -> Result<(), DbError> {
+/// The cause under which our own reader says what is wrong with a file.
+pub const UNREADABLE: &str = "unreadable";
+
+pub(super) async fn ended_badly(conn: &mut Conn, document_id: i64, class: RetryClass, detail: Option<&str>) -> Result<(), DbError> {
+    let sentence = match detail {
+        Some(detail) => format!("{} ({detail})", class.sentence()),
+        None => class.sentence().to_owned(),
+    };
     sqlx::query(sql!("document/failed"))
         .bind(document_id)
-        .bind(class.sentence())
+        .bind(sentence)
         .execute(conn)
         .await
         .map(|_| ())

@@ -60,7 +60,7 @@ async fn one(context: &Context, claim: &Arc<queue_schema::claim::Claim>) -> Outc
             let pages = std::mem::take(&mut *pages.lock().unwrap_or_else(PoisonError::into_inner));
             Outcome::Done(Effect::Extracted(Output { pages }))
         }
-        Err(ChildError::Bad(sentence)) => Outcome::failed(RetryClass::BadInput, "unreadable", sentence),
+        Err(ChildError::Bad(sentence)) => Outcome::failed(RetryClass::BadInput, extract::UNREADABLE, sentence),
         Err(ChildError::Broken(what)) => Outcome::failed(RetryClass::ItemError, "reader_broke", what),
         Err(e @ (ChildError::NotStarted(_) | ChildError::Store(_))) => {
             Outcome::Failed(Failure::new(RetryClass::Outage, "not_the_file", e.to_string()).after(Duration::from_secs(10)))
