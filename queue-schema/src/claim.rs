@@ -256,12 +256,17 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)]) -> Result<Settled,
 
     // 2. effects of what is ours, with the rows or not at all.
     let mut woken = HashSet::new();
+    let mut embedded = Vec::new();
     for (claim, outcome) in batch {
-        if let Outcome::Done(effect) = outcome
-            && ours.contains(&claim.job_id)
-        {
-            woken.extend(crate::kind::write(&mut tx, claim, effect).await?);
+        match outcome {
+            Outcome::Done(_) if !ours.contains(&claim.job_id) => {}
+            Outcome::Done(Effect::Embedded(out)) => embedded.push((claim.as_ref(), out)),
+            Outcome::Done(effect) => woken.extend(crate::kind::write(&mut tx, claim, effect).await?),
+            Outcome::Failed(_) => {}
         }
+    }
+    if !embedded.is_empty() {
+        crate::kind::embed::write(&mut tx, db, &embedded).await?;
     }
     for e in &ended {
         e.consequences(&mut tx).await?;

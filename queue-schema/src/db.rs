@@ -1,6 +1,7 @@
 //! The one way to the database: a pool that has put on its role, and transactions over it.
 
 use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -27,6 +28,8 @@ pub enum Role {
 #[derive(Clone, Debug)]
 pub struct Db {
     pub(crate) pool: sqlx::PgPool,
+    /// Whether `blocks.embedding` is pgvector's type; fixed by the migration, so asked once.
+    pgvector: Arc<OnceLock<bool>>,
 }
 
 impl Db {
@@ -50,7 +53,10 @@ impl Db {
             // person who waits for the API should not.
             .test_before_acquire(role != Role::Worker)
             .connect_lazy_with(options);
-        Ok(Self { pool })
+        Ok(Self {
+            pool,
+            pgvector: Arc::default(),
+        })
     }
 
     /// # Errors
@@ -95,6 +101,16 @@ impl Db {
         .fetch_one(&self.pool)
         .await?;
         Ok(Server { version, pgvector })
+    }
+
+    /// Whether vectors are pgvector's here. Asked over the caller's own connection: a second one from the pool, while this one is
+    /// held, could wait for itself (public case 28).
+    pub(crate) async fn has_pgvector(&self, conn: &mut Conn) -> Result<bool, DbError> {
+        if let Some(known) = self.pgvector.get() {
+            return Ok(*known);
+        }
+        let found: bool = sqlx::query_scalar(sql!("block/has_pgvector")).fetch_one(conn).await?;
+        Ok(*self.pgvector.get_or_init(|| found))
     }
 
     /// For tests and the bench, which may write SQL of their own.

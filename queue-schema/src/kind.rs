@@ -103,10 +103,10 @@ pub enum Effect {
 /// commit fails, the whole settlement is tried again with the same effect.
 pub(crate) async fn write(conn: &mut Conn, claim: &Claim, effect: &Effect) -> Result<Vec<JobKind>, DbError> {
     match effect {
-        Effect::Nothing => Ok(Vec::new()),
+        // Vectors are stored together, by the settlement itself.
+        Effect::Nothing | Effect::Embedded(_) => Ok(Vec::new()),
         Effect::Extracted(out) => extract::write(conn, claim, out).await,
         Effect::Read(out) => ocr::write(conn, claim, out).await,
-        Effect::Embedded(out) => embed::write(conn, claim, out).await,
         Effect::Answered(out) => question::write(conn, claim, out).await,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::JobKind;
 use crate::claim::Claim;
-use crate::{Conn, DbError, Lane};
+use crate::{Conn, Db, DbError, Lane};
 
 /// What the handler reads before it starts.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub struct Input {
 ///
 /// # Errors
 /// When the database does not answer.
-pub async fn input(db: &crate::Db, claims: &[Arc<Claim>]) -> Result<Vec<Input>, DbError> {
+pub async fn input(db: &Db, claims: &[Arc<Claim>]) -> Result<Vec<Input>, DbError> {
     let ids: Vec<i64> = claims.iter().filter_map(|c| c.item_id).collect();
     let versions: Vec<i32> = claims.iter().filter(|c| c.item_id.is_some()).map(|c| c.item_version).collect();
     let rows: Vec<(i64, String)> = sqlx::query_as(sql!("block/for_embed"))
@@ -41,31 +41,51 @@ pub fn signs(v: &[f32]) -> String {
     v.iter().map(|x| if *x > 0.0 { '1' } else { '0' }).collect()
 }
 
-pub(super) async fn write(conn: &mut Conn, claim: &Claim, out: &Output) -> Result<Vec<JobKind>, DbError> {
-    let dims = i32::try_from(out.vector.len()).unwrap_or(i32::MAX);
-    // The column's type is the server's: one look at the catalogue's cache, not at the data.
-    let vector: bool = sqlx::query_scalar(sql!("block/has_pgvector")).fetch_one(&mut *conn).await?;
-    if vector {
+/// Stores the vectors of a settlement, in the order of their blocks, so that two settlements never wait for each other in a ring.
+pub(crate) async fn write(conn: &mut Conn, db: &Db, stored: &[(&Claim, &Output)]) -> Result<(), DbError> {
+    let mut stored: Vec<_> = stored.iter().filter_map(|(c, o)| Some((c.item_id?, c.item_version, *o))).collect();
+    stored.sort_by_key(|(id, ..)| *id);
+    let ids: Vec<i64> = stored.iter().map(|s| s.0).collect();
+    let versions: Vec<i32> = stored.iter().map(|s| s.1).collect();
+    let models: Vec<&str> = stored.iter().map(|s| s.2.model.as_str()).collect();
+    let dims: Vec<i32> = stored.iter().map(|s| i32::try_from(s.2.vector.len()).unwrap_or(i32::MAX)).collect();
+    if db.has_pgvector(&mut *conn).await? {
+        let vectors: Vec<String> = stored.iter().map(|s| literal(&s.2.vector)).collect();
         sqlx::query(sql!("block/store_pgvector"))
-            .bind(claim.item_id)
-            .bind(claim.item_version)
-            .bind(&out.model)
+            .bind(ids)
+            .bind(versions)
+            .bind(models)
             .bind(dims)
-            .bind(&out.vector)
+            .bind(vectors)
             .execute(conn)
             .await?;
     } else {
+        let vectors: Vec<Vec<u8>> = stored.iter().map(|s| super::question::pack(&s.2.vector)).collect();
+        let signs: Vec<String> = stored.iter().map(|s| signs(&s.2.vector)).collect();
         sqlx::query(sql!("block/store_signbit"))
-            .bind(claim.item_id)
-            .bind(claim.item_version)
-            .bind(&out.model)
+            .bind(ids)
+            .bind(versions)
+            .bind(models)
             .bind(dims)
-            .bind(super::question::pack(&out.vector))
-            .bind(signs(&out.vector))
+            .bind(vectors)
+            .bind(signs)
             .execute(conn)
             .await?;
     }
-    Ok(Vec::new())
+    Ok(())
+}
+
+/// pgvector's text form; Rust prints the shortest digits that read back as the same f32.
+fn literal(v: &[f32]) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::with_capacity(v.len() * 12 + 2);
+    out.push('[');
+    for (i, x) in v.iter().enumerate() {
+        // Writing to a String cannot fail.
+        let _infallible = write!(out, "{}{x}", if i > 0 { "," } else { "" });
+    }
+    out.push(']');
+    out
 }
 
 /// A block to come.

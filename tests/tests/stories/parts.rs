@@ -124,6 +124,14 @@ impl Stage {
             );
             assert_shares_no_word(&answer["results"][0], question);
         }
+        // One word of this question stands in the note, in passing ("move the weekly call"): that alone lifts nothing to the top.
+        let answer = self.ask("when must the renter move out").await;
+        let results = answer["results"].as_array().expect("results");
+        let note = results
+            .iter()
+            .find(|r| r["memory"]["title"] == "note.txt")
+            .expect("the note is in the list");
+        assert!(note["explanation"]["structuredScore"].is_number(), "found by its words: {note}");
     }
 
     async fn models(&self) -> String {
@@ -698,15 +706,12 @@ async fn up_postgres_restarted_under_load_loses_nothing_and_does_nothing_twice()
         .fetch_one(&pool)
         .await
         .expect("an answer");
-    let charged: i64 = sqlx::query_scalar("select count(*) from attempts where not forgiven")
-        .fetch_one(&pool)
+    let charged: Vec<String> = sqlx::query_scalar("select concat_ws(' ', class, cause, error) from attempts where not forgiven")
+        .fetch_all(&pool)
         .await
         .expect("an answer");
-    println!(
-        "{} jobs ran when it went, {again} of them were taken again; {charged} attempts were charged",
-        running.len()
-    );
-    assert_eq!(charged, 0, "the database's absence is charged to nobody");
+    println!("{} jobs ran when it went, {again} of them were taken again", running.len());
+    assert_eq!(charged, Vec::<String>::new(), "the database's absence is charged to nobody");
     for n in 0..TEXTS {
         assert!(provider.completed(&marker(n)) >= 1, "{} was embedded", marker(n));
     }
