@@ -72,6 +72,9 @@ pub struct Group {
 struct Held {
     /// Somebody asked to cancel this one, not its neighbours in the group.
     cancelled: bool,
+    /// Its outcome is on its way to the database: a renewal that does not find the row may be looking at our own settlement, and
+    /// whether the claim was lost is for the fence to say.
+    settling: bool,
     /// When the lease was last known to be ours, by this process's clock: what self-fencing measures.
     renewed: Instant,
     /// Of the claim's group; and how many of the group are still ours.
@@ -168,6 +171,7 @@ impl Engine {
                     claim.key(),
                     Held {
                         cancelled: false,
+                        settling: false,
                         renewed: now,
                         stop: stop.clone(),
                         left: left.clone(),
@@ -251,7 +255,9 @@ impl Engine {
                     }
                 }
                 None => {
-                    if let Some(h) = held.remove(key) {
+                    if held.get(key).is_some_and(|h| !h.settling)
+                        && let Some(h) = held.remove(key)
+                    {
                         tracing::warn!(job.id = key.job_id, attempt = key.attempt, "lease lost: another worker has the job");
                         lose(&h);
                         lost += 1;
@@ -305,8 +311,15 @@ impl Engine {
         lock(&self.held).get(&claim.key()).is_some_and(|h| h.cancelled)
     }
 
-    fn is_held(&self, claim: &Claim) -> bool {
-        lock(&self.held).contains_key(&claim.key())
+    /// Marks a claim as on its way to the database. False: it is not ours any more.
+    fn settles(&self, claim: &Claim) -> bool {
+        match lock(&self.held).get_mut(&claim.key()) {
+            Some(h) => {
+                h.settling = true;
+                true
+            }
+            None => false,
+        }
     }
 
     /// Writes back how a group went and waits until that is durable; what is not held any more is dropped, unwritten.
@@ -349,7 +362,7 @@ impl Engine {
     async fn write(&self, mut batch: Vec<(Arc<Claim>, Outcome)>) {
         let mut wait = Duration::from_millis(20);
         loop {
-            batch.retain(|(c, _)| self.is_held(c));
+            batch.retain(|(c, _)| self.settles(c));
             if batch.is_empty() {
                 return;
             }

@@ -84,13 +84,18 @@ impl Pulse {
         let mut ready = Some(ready);
         let mut renew_at = Instant::now();
         let mut away = Trouble::default();
+        // When this process came back after its session was lost.
+        let mut back_since = None;
         loop {
             if registration.is_none() {
                 match tokio::time::timeout(Duration::from_secs(10), worker::register(&self.config.database_url, &self.presence)).await {
                     Ok(Ok(r)) => {
                         registration = Some(r);
-                        if let Some(ready) = ready.take() {
-                            let _nobody_waits = ready.send(());
+                        match ready.take() {
+                            Some(ready) => {
+                                let _nobody_waits = ready.send(());
+                            }
+                            None => back_since = Some(Instant::now()),
                         }
                     }
                     Ok(Err(error)) => away.say(&error),
@@ -101,8 +106,12 @@ impl Pulse {
                 renew_at = Instant::now() + self.config.renew;
                 self.renew(&db, &mut registration, &mut away).await;
             }
+            // D5, seen from here: whoever lost its session and came back takes nothing back for one lease, since the others may have lost
+            // theirs with it. The server's own start time does not tell: recovery runs on its account, and a single backend that dies ends
+            // all sessions without a new start.
+            let rested = back_since.is_none_or(|at: Instant| at.elapsed() >= self.config.lease);
             let next = self
-                .look(&db, &hinter, &mut away)
+                .look(&db, &hinter, &mut registration, rested, &mut away)
                 .await
                 .min(renew_at.saturating_duration_since(Instant::now()));
             tokio::select! {
@@ -148,7 +157,7 @@ impl Pulse {
     }
 
     /// One look; what it found is done here or rung for. Returns when to look again.
-    async fn look(&self, db: &Db, hinter: &Hinter, away: &mut Trouble) -> Duration {
+    async fn look(&self, db: &Db, hinter: &Hinter, registration: &mut Option<Registration>, rested: bool, away: &mut Trouble) -> Duration {
         let c = &self.config;
         let poll = if *self.listening.borrow() {
             c.poll
@@ -188,14 +197,31 @@ impl Pulse {
         if tick.probe_due {
             let _already_ringing = self.probe.try_send(());
         }
-        if let Err(error) = self.sweep(db, hinter, &tick).await {
+        let reclaims = tick.leases_lapsed || tick.lost_ripe_in.is_some_and(|d| d.is_zero());
+        // Over the session that holds our lock: it proves that the server has not been away since we came.
+        let may_reclaim = reclaims && rested && self.is_present(registration).await;
+        if let Err(error) = self.sweep(db, hinter, &tick, may_reclaim).await {
             away.say(&error);
+        }
+        if reclaims && !may_reclaim {
+            return poll;
         }
         tick.lost_ripe_in.map_or(poll, |ripe| poll.min(ripe.max(Duration::from_millis(50))))
     }
 
-    async fn sweep(&self, db: &Db, hinter: &Hinter, tick: &Tick) -> Result<(), DbError> {
-        if tick.leases_lapsed || tick.lost_ripe_in.is_some_and(|d| d.is_zero()) {
+    /// Whether the session of our registration lives; when not, it is dropped, and made again before the next look.
+    async fn is_present(&self, registration: &mut Option<Registration>) -> bool {
+        let Some(r) = registration else { return false };
+        let beat = tokio::time::timeout(Duration::from_secs(5), r.beat(self.presence.boot_id)).await;
+        let present = matches!(beat, Ok(Ok(())));
+        if !present {
+            *registration = None;
+        }
+        present
+    }
+
+    async fn sweep(&self, db: &Db, hinter: &Hinter, tick: &Tick, may_reclaim: bool) -> Result<(), DbError> {
+        if may_reclaim {
             let back = claim::reclaim(db, self.config.lease, self.config.lost_grace).await?;
             if back.waiting + back.dead > 0 {
                 tracing::warn!(waiting = back.waiting, dead = back.dead, "took back jobs of lost workers");
