@@ -5,7 +5,13 @@ use std::time::Duration;
 /// Jiffies of all cores: all of them, and the idle ones.
 fn jiffies() -> Option<(u64, u64)> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    let n: Vec<u64> = stat.lines().next()?.split_whitespace().skip(1).filter_map(|w| w.parse().ok()).collect();
+    let n: Vec<u64> = stat
+        .lines()
+        .next()?
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|w| w.parse().ok())
+        .collect();
     Some((n.iter().take(8).sum(), n.get(3)? + n.get(4)?))
 }
 
@@ -24,12 +30,17 @@ pub async fn quiet(patience: Duration) -> f64 {
     let until = tokio::time::Instant::now() + patience;
     let mut said = false;
     loop {
-        let Some(now) = busy(Duration::from_secs(1)).await else { return f64::NAN };
+        let Some(now) = busy(Duration::from_secs(1)).await else {
+            return f64::NAN;
+        };
         if now < 0.35 || tokio::time::Instant::now() >= until {
             return now;
         }
         if !std::mem::replace(&mut said, true) {
-            eprintln!("    (the machine is {:.0} % busy with something else: waiting for a quiet second)", now * 100.0);
+            eprintln!(
+                "    (the machine is {:.0} % busy with something else: waiting for a quiet second)",
+                now * 100.0
+            );
         }
     }
 }
@@ -51,7 +62,11 @@ fn stat_cpu(path: &str) -> Option<Cpu> {
     // The name may hold spaces and brackets: everything after the last one is fields.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let n = |i: usize| fields.get(i).and_then(|f| f.parse::<u64>().ok());
-    Some(Cpu { parent: fields.get(1)?.parse().ok()?, own: n(11)? + n(12)?, ended: n(13)? + n(14)? })
+    Some(Cpu {
+        parent: fields.get(1)?.parse().ok()?,
+        own: n(11)? + n(12)?,
+        ended: n(13)? + n(14)?,
+    })
 }
 
 /// Processor time of a Postgres server, its ended backends included, in seconds. Asynchronous, because backends that were just let go are
@@ -64,7 +79,9 @@ pub async fn server_cpu(postmaster: i32) -> f64 {
         let mut ticks = before.own + before.ended;
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let Some(pid) = name.to_str().filter(|n| n.bytes().all(|b| b.is_ascii_digit())) else { continue };
+            let Some(pid) = name.to_str().filter(|n| n.bytes().all(|b| b.is_ascii_digit())) else {
+                continue;
+            };
             if let Some(cpu) = stat_cpu(&format!("/proc/{pid}/stat"))
                 && cpu.parent == postmaster
             {
@@ -83,7 +100,14 @@ pub async fn server_cpu(postmaster: i32) -> f64 {
 pub fn memory(pid: u32) -> Option<(u64, u64)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| -> Option<u64> {
-        status.lines().find_map(|l| l.strip_prefix(name))?.trim_start_matches(':').split_whitespace().next()?.parse().ok()
+        status
+            .lines()
+            .find_map(|l| l.strip_prefix(name))?
+            .trim_start_matches(':')
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
     };
     Some((field("VmRSS")? * 1024, field("RssAnon")? * 1024))
 }
@@ -92,13 +116,21 @@ pub fn memory(pid: u32) -> Option<(u64, u64)> {
 pub fn machine() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo")
         .ok()
-        .and_then(|c| c.lines().find_map(|l| l.strip_prefix("model name").map(|m| m.trim_start_matches([' ', '\t', ':']).to_owned())))
+        .and_then(|c| {
+            c.lines().find_map(|l| {
+                l.strip_prefix("model name")
+                    .map(|m| m.trim_start_matches([' ', '\t', ':']).to_owned())
+            })
+        })
         .unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let gib = std::fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|m| m.lines().next()?.split_whitespace().nth(1)?.parse::<f64>().ok())
         .map_or(f64::NAN, |kib| kib / 1024.0 / 1024.0);
-    let load = std::fs::read_to_string("/proc/loadavg").ok().and_then(|l| l.split_whitespace().next().map(ToOwned::to_owned)).unwrap_or_default();
+    let load = std::fs::read_to_string("/proc/loadavg")
+        .ok()
+        .and_then(|l| l.split_whitespace().next().map(ToOwned::to_owned))
+        .unwrap_or_default();
     format!("{cores} cores ({cpu}), {gib:.0} GiB, load {load} at the start")
 }

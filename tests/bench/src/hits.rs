@@ -41,7 +41,9 @@ pub fn hit(n: u64) {
 
 impl Board {
     fn hit(&self, n: u64) {
-        let Some(i) = usize::try_from(n).ok().filter(|i| *i < self.at.len()) else { return };
+        let Some(i) = usize::try_from(n).ok().filter(|i| *i < self.at.len()) else {
+            return;
+        };
         let now = u64::try_from(self.base.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
         if self.runs[i].fetch_add(1, Ordering::Relaxed) == 0 {
             self.at[i].store(now, Ordering::Relaxed);

@@ -12,6 +12,7 @@ mod stat;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
@@ -23,7 +24,11 @@ use crate::server::Server;
 
 /// Measures Steadfast against bare SQL and against other queues, on one Postgres in one run
 #[derive(Debug, Parser)]
-#[command(name = "steadfast-bench", version, after_help = "Examples:\n  steadfast-bench all --markdown docs/performance.md\n  steadfast-bench drain --rounds 5 --without awa,apalis\n\nExit codes: 0 when everything was measured, whatever came out; 1 when something could not be measured.")]
+#[command(
+    name = "steadfast-bench",
+    version,
+    after_help = "Examples:\n  steadfast-bench all --markdown docs/performance.md\n  steadfast-bench drain --rounds 5 --without awa,apalis\n\nExit codes: 0 when everything was measured, whatever came out; 1 when something could not be measured."
+)]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -39,6 +44,9 @@ struct Args {
     /// Also write the report here
     #[arg(long, global = true)]
     markdown: Option<PathBuf>,
+    /// How long each measure waits for a second in which the machine is under 35 % busy
+    #[arg(long, global = true, default_value = "60s", value_parser = humantime::parse_duration)]
+    patience: Duration,
     /// The steadfast-worker to watch at rest; the tree's own by default
     #[arg(long, global = true)]
     worker: Option<PathBuf>,
@@ -86,7 +94,7 @@ fn main() -> ExitCode {
             _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
         }
     });
-    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    runtime.shutdown_timeout(Duration::from_secs(2));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -102,6 +110,7 @@ async fn run(args: &Args) -> Result<()> {
         server: Server::start(args.database_url.as_deref()).await?,
         rounds: usize::from(args.rounds),
         jobs: args.jobs as usize,
+        patience: args.patience,
         worker: args.worker.clone(),
         without: args.without.clone(),
     };
@@ -109,7 +118,10 @@ async fn run(args: &Args) -> Result<()> {
     eprintln!("{machine}\n{postgres}");
     let wants = |c: Command| args.command == c || args.command == Command::All;
     let mut sections: Vec<Section> = Vec::new();
-    let throughput = Wanted { drain: wants(Command::Drain), wal: wants(Command::Wal) };
+    let throughput = Wanted {
+        drain: wants(Command::Drain),
+        wal: wants(Command::Wal),
+    };
     if throughput.drain || throughput.wal {
         eprintln!("drain and write-ahead log");
         sections.extend(throughput::run(&bench, throughput).await?);
@@ -156,8 +168,9 @@ fn render(args: &Args, machine: &str, postgres: &str, sections: &[Section]) -> S
     }
     let mut out = format!(
         "# Performance\n\nMade by `steadfast-bench {}` (`tests/bench/run` builds it and runs it with what it needs). Read the ratios: they are \
-         taken within a round, on one server; absolute figures belong to this machine.\n\n- {machine}\n- {postgres}\n- a measure begins when the machine was under 35 % busy for a second, or after a minute\n\n",
-        line.join(" ")
+         taken within a round, on one server; absolute figures belong to this machine.\n\n- {machine}\n- {postgres}\n- a measure begins when the machine was under 35 % busy for a second, or after {}\n\n",
+        line.join(" "),
+        humantime::format_duration(args.patience)
     );
     out.push_str(&report::aims(sections));
     for section in sections {

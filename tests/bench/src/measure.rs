@@ -8,6 +8,7 @@ pub mod rest;
 pub mod throughput;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::server::Server;
 
@@ -16,6 +17,8 @@ pub struct Bench {
     pub server: Server,
     pub rounds: usize,
     pub jobs: usize,
+    /// How long a measure waits for a quiet second.
+    pub patience: Duration,
     pub worker: Option<PathBuf>,
     /// Keys of the rivals to leave out.
     pub without: Vec<String>,
@@ -23,6 +26,9 @@ pub struct Bench {
 
 impl Bench {
     pub fn peers(&self) -> Vec<crate::peer::Peer> {
-        crate::peer::all().into_iter().filter(|p| !self.without.iter().any(|w| w == p.key)).collect()
+        crate::peer::all()
+            .into_iter()
+            .filter(|p| !self.without.iter().any(|w| w == p.key))
+            .collect()
     }
 }

@@ -84,11 +84,19 @@ where
     let handlers = started.elapsed();
     while !done().await? {
         if started.elapsed() > LIMIT {
-            bail!("every handler ran, but the database still showed unfinished jobs after {} s", LIMIT.as_secs());
+            bail!(
+                "every handler ran, but the database still showed unfinished jobs after {} s",
+                LIMIT.as_secs()
+            );
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    Ok(Drained { total: started.elapsed(), first: board.first().map(|at| at.saturating_duration_since(started)), handlers: Some(handlers), repeated: board.repeated() })
+    Ok(Drained {
+        total: started.elapsed(),
+        first: board.first().map(|at| at.saturating_duration_since(started)),
+        handlers: Some(handlers),
+        repeated: board.repeated(),
+    })
 }
 
 /// Inserts single jobs at an even pace and says how long each took to its handler.
@@ -106,7 +114,11 @@ where
         times.push((call, Instant::now()));
     }
     if !board.all(Duration::from_secs(30)).await {
-        bail!("only {} of {} handlers had begun 30 s after the last insert", board.count(), plan.jobs);
+        bail!(
+            "only {} of {} handlers had begun 30 s after the last insert",
+            board.count(),
+            plan.jobs
+        );
     }
     Ok(times
         .into_iter()
@@ -114,7 +126,10 @@ where
         .filter_map(|(n, (call, returned))| {
             let start = board.started(n)?;
             let ms = |from: Instant| start.saturating_duration_since(from).as_secs_f64() * 1000.0;
-            Some(Pickup { after_return: ms(returned), after_call: ms(call) })
+            Some(Pickup {
+                after_return: ms(returned),
+                after_call: ms(call),
+            })
         })
         .collect())
 }

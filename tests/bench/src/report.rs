@@ -26,7 +26,12 @@ pub struct Aim {
 
 impl Aim {
     pub fn at_least(what: impl Into<String>, wanted: f64, got: f64, digits: usize) -> Self {
-        Self { what: what.into(), wanted: format!("≥ {}", crate::stat::number(wanted, digits)), got: crate::stat::number(got, digits), met: got >= wanted }
+        Self {
+            what: what.into(),
+            wanted: format!("≥ {}", crate::stat::number(wanted, digits)),
+            got: crate::stat::number(got, digits),
+            met: got >= wanted,
+        }
     }
 
     pub fn at_most(what: impl Into<String>, wanted: f64, got: f64, digits: usize, unit: &str) -> Self {
@@ -41,7 +46,12 @@ impl Aim {
 
 impl Section {
     pub fn new(title: &str, about: impl Into<String>, header: &[&str]) -> Self {
-        Self { title: title.to_owned(), about: about.into(), header: header.iter().map(|h| (*h).to_owned()).collect(), ..Self::default() }
+        Self {
+            title: title.to_owned(),
+            about: about.into(),
+            header: header.iter().map(|h| (*h).to_owned()).collect(),
+            ..Self::default()
+        }
     }
 
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -81,8 +91,17 @@ pub fn aims(sections: &[Section]) -> String {
         0 => "All aims were met in this run.".to_owned(),
         n => format!("{n} of {} aims were missed in this run; they come first.", all.len()),
     };
-    let rows: Vec<Vec<String>> =
-        all.iter().map(|a| vec![if a.met { "met" } else { "**missed**" }.to_owned(), a.what.clone(), a.wanted.clone(), a.got.clone()]).collect();
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|a| {
+            vec![
+                if a.met { "met" } else { "**missed**" }.to_owned(),
+                a.what.clone(),
+                a.wanted.clone(),
+                a.got.clone(),
+            ]
+        })
+        .collect();
     let header: Vec<String> = ["", "what", "aim", "measured"].map(ToOwned::to_owned).to_vec();
     format!("## Aims\n\n{word}\n\n{}", table(&header, &rows))
 }

@@ -35,14 +35,20 @@ impl Server {
     /// The server behind `url`, or one of our own from the programs in `STEADFAST_PG_BIN`.
     pub async fn start(url: Option<&str>) -> Result<Self> {
         if let Some(url) = url {
-            let server = Self { url: url.to_owned(), own: None };
+            let server = Self {
+                url: url.to_owned(),
+                own: None,
+            };
             server.admin().await.context("--database-url")?.close().await?;
             return Ok(server);
         }
         let bin = std::env::var_os("STEADFAST_PG_BIN").filter(|b| !b.is_empty()).map(PathBuf::from).context(
             "no Postgres to measure on: start this by tests/bench/run, which brings one, or set STEADFAST_PG_BIN to a folder with initdb and postgres, or use --database-url",
         )?;
-        let folder = tempfile::Builder::new().prefix("steadfast-bench-").tempdir().context("a folder for the throw-away Postgres")?;
+        let folder = tempfile::Builder::new()
+            .prefix("steadfast-bench-")
+            .tempdir()
+            .context("a folder for the throw-away Postgres")?;
         let data = folder.path().join("data");
         std::fs::create_dir(&data)?;
         if rustix::process::geteuid().is_root() {
@@ -50,7 +56,17 @@ impl Server {
             std::os::unix::fs::chown(&data, Some(NOBODY), Some(NOBODY))?;
         }
         let made = program(&bin, "initdb")
-            .args(["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-instructions", "-D"])
+            .args([
+                "-A",
+                "trust",
+                "-U",
+                "postgres",
+                "-E",
+                "UTF8",
+                "--locale=C",
+                "--no-instructions",
+                "-D",
+            ])
             .arg(&data)
             .current_dir(folder.path())
             .stdin(Stdio::null())
@@ -61,13 +77,26 @@ impl Server {
         }
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut command = program(&bin, "postgres");
-        command.arg("-D").arg(&data).arg("-p").arg(port.to_string()).current_dir(folder.path());
+        command
+            .arg("-D")
+            .arg(&data)
+            .arg("-p")
+            .arg(port.to_string())
+            .current_dir(folder.path());
         for setting in SETTINGS.iter().chain(&PLUMBING) {
             command.arg("-c").arg(setting);
         }
         let log = std::fs::File::create(folder.path().join("log"))?;
-        let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn().context("cannot start postgres")?;
-        let mut server = Self { url: format!("postgres://postgres@127.0.0.1:{port}/postgres?sslmode=disable"), own: Some((child, folder)) };
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start postgres")?;
+        let mut server = Self {
+            url: format!("postgres://postgres@127.0.0.1:{port}/postgres?sslmode=disable"),
+            own: Some((child, folder)),
+        };
         for _ in 0..300 {
             if let Ok(conn) = server.admin().await {
                 conn.close().await?;
@@ -104,7 +133,10 @@ impl Server {
     /// An empty database, also when an earlier run left one of that name; gives its URL.
     pub async fn fresh(&self, database: &str) -> Result<String> {
         let mut conn = self.admin().await?;
-        for sql in [format!("drop database if exists {database} with (force)"), format!("create database {database}")] {
+        for sql in [
+            format!("drop database if exists {database} with (force)"),
+            format!("create database {database}"),
+        ] {
             sqlx::query(AssertSqlSafe(sql)).execute(&mut conn).await?;
         }
         conn.close().await?;
@@ -113,7 +145,9 @@ impl Server {
 
     pub async fn drop_database(&self, database: &str) -> Result<()> {
         let mut conn = self.admin().await?;
-        sqlx::query(AssertSqlSafe(format!("drop database if exists {database} with (force)"))).execute(&mut conn).await?;
+        sqlx::query(AssertSqlSafe(format!("drop database if exists {database} with (force)")))
+            .execute(&mut conn)
+            .await?;
         Ok(conn.close().await?)
     }
 
@@ -127,7 +161,9 @@ impl Server {
     /// Where the log is written to, in bytes.
     pub async fn wal(&self) -> Result<i64> {
         let mut conn = self.admin().await?;
-        let at: i64 = sqlx::query_scalar("select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint").fetch_one(&mut conn).await?;
+        let at: i64 = sqlx::query_scalar("select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
+            .fetch_one(&mut conn)
+            .await?;
         conn.close().await?;
         Ok(at)
     }
@@ -135,15 +171,27 @@ impl Server {
     /// Version and the settings that decide.
     pub async fn describe(&self) -> Result<String> {
         let mut conn = self.admin().await?;
-        let version: String = sqlx::query_scalar("select current_setting('server_version')").fetch_one(&mut conn).await?;
+        let version: String = sqlx::query_scalar("select current_setting('server_version')")
+            .fetch_one(&mut conn)
+            .await?;
         let mut said = Vec::new();
         for name in ["shared_buffers", "max_wal_size", "fsync", "synchronous_commit"] {
-            let value: String = sqlx::query_scalar("select current_setting($1)").bind(name).fetch_one(&mut conn).await?;
+            let value: String = sqlx::query_scalar("select current_setting($1)")
+                .bind(name)
+                .fetch_one(&mut conn)
+                .await?;
             said.push(format!("{name} = {value}"));
         }
         conn.close().await?;
-        let whose = if self.own.is_some() { "started for this run" } else { "given by --database-url" };
-        Ok(format!("Postgres {version}, {whose}, on the same machine over loopback: {}", said.join(", ")))
+        let whose = if self.own.is_some() {
+            "started for this run"
+        } else {
+            "given by --database-url"
+        };
+        Ok(format!(
+            "Postgres {version}, {whose}, on the same machine over loopback: {}",
+            said.join(", ")
+        ))
     }
 }
 

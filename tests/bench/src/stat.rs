@@ -13,7 +13,11 @@ pub fn range(values: &[f64]) -> Option<Range> {
     let mut v: Vec<f64> = values.iter().copied().filter(|x| x.is_finite()).collect();
     v.sort_by(f64::total_cmp);
     let (min, max) = (*v.first()?, *v.last()?);
-    let mid = if v.len() % 2 == 1 { v[v.len() / 2] } else { (v[v.len() / 2 - 1] + v[v.len() / 2]) / 2.0 };
+    let mid = if v.len() % 2 == 1 {
+        v[v.len() / 2]
+    } else {
+        (v[v.len() / 2 - 1] + v[v.len() / 2]) / 2.0
+    };
     Some(Range { mid, min, max })
 }
 
@@ -51,7 +55,11 @@ pub fn number(x: f64, digits: usize) -> String {
         out.push('.');
         out.push_str(rest);
     }
-    if x < 0.0 && out.bytes().any(|b| (b'1'..=b'9').contains(&b)) { format!("-{out}") } else { out }
+    if x < 0.0 && out.bytes().any(|b| (b'1'..=b'9').contains(&b)) {
+        format!("-{out}")
+    } else {
+        out
+    }
 }
 
 /// `median (least–greatest)`; the range only where there is more than one round.

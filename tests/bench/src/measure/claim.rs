@@ -86,7 +86,7 @@ pub async fn run(bench: &Bench) -> Result<Section> {
         for turn in 0..SCENES.len() {
             let i = (turn + round) % SCENES.len();
             bench.server.checkpoint().await?;
-            facts::quiet(Duration::from_secs(60)).await;
+            facts::quiet(bench.patience).await;
             let times = takes(&databases[i], &SCENES[i]).await?;
             p50[i].push(percentile(&times, 0.5));
             p95[i].push(percentile(&times, 0.95));
@@ -115,7 +115,10 @@ pub async fn run(bench: &Bench) -> Result<Section> {
             section.aims.push(Aim::at_most(format!("claim: {}", scene.name), 1.5, got, 2, "×"));
         }
     }
-    section.notes.push(format!("Rows were seeded by one statement and vacuumed once; {} rows were never taken in the held scenes.", number(300_000.0, 0)));
+    section.notes.push(format!(
+        "Rows were seeded by one statement and vacuumed once; {} rows were never taken in the held scenes.",
+        number(300_000.0, 0)
+    ));
     Ok(section)
 }
 
@@ -123,7 +126,11 @@ async fn seed(url: &str, scene: &Scene) -> Result<()> {
     let mut conn = PgConnection::connect(url).await?;
     let (kind, lane) = (scene.kind.as_str(), scene.kind.lane().as_str());
     let capability = scene.kind.capability().map_or("null".to_owned(), |c| format!("'{c}'"));
-    let held = if scene.held.is_empty() { String::new() } else { format!("{} {}", scene.held, fill("select max(id) from lines", 300_000)) };
+    let held = if scene.held.is_empty() {
+        String::new()
+    } else {
+        format!("{} {}", scene.held, fill("select max(id) from lines", 300_000))
+    };
     // Foreign keys are checked by triggers, a million times; the rows are right by construction.
     let sql = format!(
         "set session_replication_role = replica;
@@ -149,16 +156,29 @@ fn fill(line: &str, n: i64) -> String {
 }
 
 async fn takes(db: &Db, scene: &Scene) -> Result<Vec<f64>> {
-    let who = Taker { boot_id: 1, lease: Duration::from_secs(300), protocols: vec!["minilm".to_owned(), "tesseract".to_owned()] };
+    let who = Taker {
+        boot_id: 1,
+        lease: Duration::from_secs(300),
+        protocols: vec!["minilm".to_owned(), "tesseract".to_owned()],
+    };
     let mut times = Vec::with_capacity(TAKES);
     for _ in 0..TAKES {
         let started = Instant::now();
         let claims = claim::take(db, &who, scene.kind, scene.kind.lane(), BATCH, None).await?;
         times.push(started.elapsed().as_secs_f64() * 1000.0);
-        ensure!(claims.len() == BATCH, "took {} jobs instead of {BATCH}: {}", claims.len(), scene.name);
+        ensure!(
+            claims.len() == BATCH,
+            "took {} jobs instead of {BATCH}: {}",
+            claims.len(),
+            scene.name
+        );
         let done: Vec<_> = claims.into_iter().map(|c| (Arc::new(c), Outcome::done())).collect();
         let settled = claim::settle(db, &done).await?;
-        ensure!(settled.ours.len() == BATCH, "settled {} jobs instead of {BATCH}", settled.ours.len());
+        ensure!(
+            settled.ours.len() == BATCH,
+            "settled {} jobs instead of {BATCH}",
+            settled.ours.len()
+        );
         sqlx::query("insert into jobs (line_id, tenant_id, kind) select l.id, l.tenant_id, l.kind from lines l, generate_series(1, $2) where l.kind = $1 and l.tenant_id = 1")
             .bind(scene.kind.as_str())
             .bind(i32::try_from(BATCH)?)

@@ -1,7 +1,7 @@
 //! What the product's bulk enqueue adds to COPY itself.
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use queue_schema::job::{self, NewJob};
@@ -21,7 +21,13 @@ pub async fn run(bench: &Bench) -> Result<Section> {
     ours::prepare(url.clone()).await?;
     let mut conn = PgConnection::connect(&url).await?;
     let line = job::line(&mut conn, JobKind::Noop, JobKind::Noop.lane(), TENANT, 1).await?;
-    for (table, keys) in [("bare_copy", ""), ("bare_copy_keys", ", foreign key (line_id) references lines, foreign key (tenant_id) references tenants")] {
+    for (table, keys) in [
+        ("bare_copy", ""),
+        (
+            "bare_copy_keys",
+            ", foreign key (line_id) references lines, foreign key (tenant_id) references tenants",
+        ),
+    ] {
         // The same columns, defaults, checks and indexes; the second with the foreign keys that the first leaves out.
         let sql = format!("create table {table} (like jobs including all{keys})");
         sqlx::query(AssertSqlSafe(sql)).execute(&mut conn).await?;
@@ -36,8 +42,10 @@ pub async fn run(bench: &Bench) -> Result<Section> {
     for round in 0..bench.rounds {
         eprintln!("  round {} of {}", round + 1, bench.rounds);
         for turn in 0..3 {
-            sqlx::raw_sql("truncate jobs, bare_copy, bare_copy_keys; checkpoint").execute(&mut conn).await?;
-            facts::quiet(Duration::from_secs(60)).await;
+            sqlx::raw_sql("truncate jobs, bare_copy, bare_copy_keys; checkpoint")
+                .execute(&mut conn)
+                .await?;
+            facts::quiet(bench.patience).await;
             match (turn + round) % 3 {
                 0 => bare.push(jobs / copy(&mut conn, "bare_copy", &lines).await?),
                 1 => keyed.push(jobs / copy(&mut conn, "bare_copy_keys", &lines).await?),
@@ -53,7 +61,14 @@ pub async fn run(bench: &Bench) -> Result<Section> {
         let started = Instant::now();
         for n in 0..ONE_BY_ONE {
             let mut tx = conn.begin().await?;
-            job::enqueue(&mut tx, &NewJob { payload: ours::payload(n), ..NewJob::new(JobKind::Noop, TENANT) }).await?;
+            job::enqueue(
+                &mut tx,
+                &NewJob {
+                    payload: ours::payload(n),
+                    ..NewJob::new(JobKind::Noop, TENANT)
+                },
+            )
+            .await?;
             tx.commit().await?;
         }
         single.push(ONE_BY_ONE as f64 / started.elapsed().as_secs_f64());
@@ -77,12 +92,21 @@ pub async fn run(bench: &Bench) -> Result<Section> {
     ] {
         section.row([name.to_owned(), show(v, 0), show(&ratios(v, &bare), 2), show(&ratios(v, &keyed), 2)]);
     }
-    section.row(["steadfast, one transaction each".to_owned(), show(&single, 0), "–".into(), "–".into()]);
+    section.row([
+        "steadfast, one transaction each".to_owned(),
+        show(&single, 0),
+        "–".into(),
+        "–".into(),
+    ]);
     let ratio = range(&ratios(&bulk, &keyed)).map_or(f64::NAN, |r| r.mid);
-    section.aims.push(Aim::at_least("bulk enqueue, against COPY into the same table shape", 0.7, ratio, 2));
+    section
+        .aims
+        .push(Aim::at_least("bulk enqueue, against COPY into the same table shape", 0.7, ratio, 2));
     for (role, name) in [(Role::Worker, "worker"), (Role::Api, "api")] {
         if let Err(error) = as_role(&url, role).await {
-            section.notes.push(format!("`enqueue_bulk` does not work in the {name}'s role: {error}."));
+            section
+                .notes
+                .push(format!("`enqueue_bulk` does not work in the {name}'s role: {error}."));
         }
     }
     bench.server.drop_database("bench_enqueue").await?;
@@ -106,7 +130,10 @@ async fn copy(conn: &mut PgConnection, table: &str, lines: &str) -> Result<f64> 
 async fn as_role(url: &str, role: Role) -> Result<()> {
     let db = Db::open(url, role, 1, "bench-role")?;
     let mut tx = db.begin().await?;
-    sqlx::query("select set_config('steadfast.tenant', $1, true)").bind(TENANT.to_string()).execute(&mut *tx).await?;
+    sqlx::query("select set_config('steadfast.tenant', $1, true)")
+        .bind(TENANT.to_string())
+        .execute(&mut *tx)
+        .await?;
     job::enqueue_bulk(&mut tx, &NewJob::new(JobKind::Noop, TENANT), (0..10).map(ours::payload)).await?;
     tx.commit().await?;
     db.pool().close().await;

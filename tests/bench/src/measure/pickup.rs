@@ -10,7 +10,10 @@ use crate::peer::{Pickup, Plan};
 use crate::report::{Aim, Section};
 use crate::stat::{percentile, range, show};
 
-const PLAN: Plan = Plan { jobs: 200, every: Duration::from_millis(50) };
+const PLAN: Plan = Plan {
+    jobs: 200,
+    every: Duration::from_millis(50),
+};
 const SHARES: [f64; 4] = [0.50, 0.95, 0.99, 1.0];
 
 pub async fn run(bench: &Bench) -> Result<Section> {
@@ -30,7 +33,7 @@ pub async fn run(bench: &Bench) -> Result<Section> {
             let measure = async {
                 (peer.prepare)(url.clone()).await?;
                 bench.server.checkpoint().await?;
-                facts::quiet(Duration::from_secs(60)).await;
+                facts::quiet(bench.patience).await;
                 pickup(url.clone(), PLAN).await
             };
             match measure.await {
@@ -56,11 +59,21 @@ pub async fn run(bench: &Bench) -> Result<Section> {
         &["queue", "p50", "p95", "p99", "max", "p50 from the call"],
     );
     let of = |rounds: &[Vec<Pickup>], p: f64, from: fn(&Pickup) -> f64| -> Vec<f64> {
-        rounds.iter().map(|r| percentile(&r.iter().map(from).collect::<Vec<_>>(), p)).collect()
+        rounds
+            .iter()
+            .map(|r| percentile(&r.iter().map(from).collect::<Vec<_>>(), p))
+            .collect()
     };
     for (i, (peer, _)) in peers.iter().enumerate() {
         if let Some(why) = &failed[i] {
-            section.row([peer.name.to_owned(), "failed".into(), "–".into(), "–".into(), "–".into(), why.clone()]);
+            section.row([
+                peer.name.to_owned(),
+                "failed".into(),
+                "–".into(),
+                "–".into(),
+                "–".into(),
+                why.clone(),
+            ]);
             continue;
         }
         let mut cells = vec![peer.name.to_owned()];
@@ -82,7 +95,9 @@ pub async fn run(bench: &Bench) -> Result<Section> {
                 .min_by(|a, b| a.0.total_cmp(&b.0));
             if let Some((best, whose)) = best {
                 let what = format!("idle pickup {name}, against the fastest rival ({whose})");
-                section.aims.push(Aim::at_most(what, best, mid(ours, p, |s: &Pickup| s.after_return), 1, " ms"));
+                section
+                    .aims
+                    .push(Aim::at_most(what, best, mid(ours, p, |s: &Pickup| s.after_return), 1, " ms"));
             }
         }
     }

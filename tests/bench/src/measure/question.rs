@@ -30,7 +30,9 @@ pub async fn run(bench: &Bench) -> Result<Section> {
     ours::prepare(url.clone()).await?;
     let owner = Db::open(&url, Role::Owner, 1, "bench-owner")?;
     let someone = tenant::create_token(&owner, "bench", "bench", "bench", None).await?;
-    let scope = tenant::authenticate(&owner, &someone.token).await?.context("the token just made is unknown")?;
+    let scope = tenant::authenticate(&owner, &someone.token)
+        .await?
+        .context("the token just made is unknown")?;
     let mut tx = owner.begin().await?;
     let provider = NewEndpoint {
         name: "bench".to_owned(),
@@ -56,7 +58,7 @@ pub async fn run(bench: &Bench) -> Result<Section> {
     let (mut direct, mut queued) = (Vec::new(), Vec::new());
     for round in 0..bench.rounds {
         eprintln!("  round {} of {}", round + 1, bench.rounds);
-        facts::quiet(Duration::from_secs(60)).await;
+        facts::quiet(bench.patience).await;
         let (mut a, mut b) = (Vec::new(), Vec::new());
         for n in 0..QUESTIONS {
             let text = format!("question {n} of round {round}");
@@ -86,11 +88,27 @@ pub async fn run(bench: &Bench) -> Result<Section> {
     );
     let of = |rounds: &[Vec<f64>], p: f64| rounds.iter().map(|r| percentile(r, p)).collect::<Vec<_>>();
     for (name, rounds) in [("provider called directly", &direct), ("through a job", &queued)] {
-        section.row([name.to_owned(), show(&of(rounds, 0.5), 1), show(&of(rounds, 0.95), 1), show(&of(rounds, 0.99), 1)]);
+        section.row([
+            name.to_owned(),
+            show(&of(rounds, 0.5), 1),
+            show(&of(rounds, 0.95), 1),
+            show(&of(rounds, 0.99), 1),
+        ]);
     }
     let over = |p: f64| of(&queued, p).iter().zip(of(&direct, p)).map(|(a, b)| a - b).collect::<Vec<_>>();
-    section.row(["difference".to_owned(), show(&over(0.5), 1), show(&over(0.95), 1), show(&over(0.99), 1)]);
-    section.aims.push(Aim::at_most("question, over a direct provider call, p50", 10.0, range(&over(0.5)).map_or(f64::NAN, |r| r.mid), 1, " ms"));
+    section.row([
+        "difference".to_owned(),
+        show(&over(0.5), 1),
+        show(&over(0.95), 1),
+        show(&over(0.99), 1),
+    ]);
+    section.aims.push(Aim::at_most(
+        "question, over a direct provider call, p50",
+        10.0,
+        range(&over(0.5)).map_or(f64::NAN, |r| r.mid),
+        1,
+        " ms",
+    ));
     Ok(section)
 }
 
@@ -107,7 +125,13 @@ impl Asker {
     fn start(url: &str, scope: Scope) -> Result<Self> {
         let db = Db::open(url, Role::Api, 4, "bench-api")?;
         let (answers, listener) = hint::listen(url, Channel::Answers);
-        Ok(Self { hinter: Hinter::start(db.clone()), db, scope, answers: tokio::sync::Mutex::new(answers), _listener: listener })
+        Ok(Self {
+            hinter: Hinter::start(db.clone()),
+            db,
+            scope,
+            answers: tokio::sync::Mutex::new(answers),
+            _listener: listener,
+        })
     }
 
     async fn ask(&self, text: &str) -> Result<()> {
@@ -151,8 +175,18 @@ impl Asker {
 
 async fn ask_directly(client: &reqwest::Client, address: &str, text: &str) -> Result<()> {
     let body = serde_json::json!({ "model": "bench", "input": [text], "encoding_format": "float" });
-    let answer: serde_json::Value = client.post(format!("{address}/v1/embeddings")).json(&body).send().await?.error_for_status()?.json().await?;
-    anyhow::ensure!(answer["data"][0]["embedding"].as_array().is_some_and(|v| v.len() == DIMS), "not a vector of {DIMS}");
+    let answer: serde_json::Value = client
+        .post(format!("{address}/v1/embeddings"))
+        .json(&body)
+        .send()
+        .await?
+        .error_for_status()?
+        .json()
+        .await?;
+    anyhow::ensure!(
+        answer["data"][0]["embedding"].as_array().is_some_and(|v| v.len() == DIMS),
+        "not a vector of {DIMS}"
+    );
     Ok(())
 }
 
@@ -176,11 +210,15 @@ async fn provider() -> Result<(String, AbortOnDropHandle<()>)> {
                     async move {
                         // Read to its end, or the connection cannot be used again.
                         request.into_body().collect().await?;
-                        let response = Response::builder().header("content-type", "application/json").body(Full::new(answer));
+                        let response = Response::builder()
+                            .header("content-type", "application/json")
+                            .body(Full::new(answer));
                         Ok::<_, hyper::Error>(response.unwrap_or_default())
                     }
                 });
-                let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+                let _ = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await;
             });
         }
     });

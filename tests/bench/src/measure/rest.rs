@@ -33,19 +33,47 @@ pub async fn run(bench: &Bench) -> Result<Section> {
         &["worker", "statements/s", "resident MiB", "of which its own (not mapped files) MiB"],
     );
     let plain = watch(bench, &worker, None).await?;
-    section.row(["without the embedding model".to_owned(), plain.rate(), number(plain.resident / MIB, 1), number(plain.own / MIB, 1)]);
-    section.aims.push(Aim::at_most("statements of a worker at rest", 1.0, plain.statements, 2, "/s"));
-    section.aims.push(Aim::at_most("memory of a worker without the embedding model", 40.0, plain.resident / MIB, 1, " MiB"));
+    section.row([
+        "without the embedding model".to_owned(),
+        plain.rate(),
+        number(plain.resident / MIB, 1),
+        number(plain.own / MIB, 1),
+    ]);
+    section
+        .aims
+        .push(Aim::at_most("statements of a worker at rest", 1.0, plain.statements, 2, "/s"));
+    section.aims.push(Aim::at_most(
+        "memory of a worker without the embedding model",
+        40.0,
+        plain.resident / MIB,
+        1,
+        " MiB",
+    ));
     match model {
         Some(model) => {
             let loaded = watch(bench, &worker, Some(&model)).await?;
-            section.row(["with the embedding model loaded".to_owned(), loaded.rate(), number(loaded.resident / MIB, 1), number(loaded.own / MIB, 1)]);
-            section.aims.push(Aim::at_most("memory of a worker with the embedding model", 250.0, loaded.resident / MIB, 1, " MiB"));
+            section.row([
+                "with the embedding model loaded".to_owned(),
+                loaded.rate(),
+                number(loaded.resident / MIB, 1),
+                number(loaded.own / MIB, 1),
+            ]);
+            section.aims.push(Aim::at_most(
+                "memory of a worker with the embedding model",
+                250.0,
+                loaded.resident / MIB,
+                1,
+                " MiB",
+            ));
         }
-        None => section.notes.push("No model folder is set (STEADFAST_MODEL_DIR), so the worker with the model loaded was not measured.".to_owned()),
+        None => section
+            .notes
+            .push("No model folder is set (STEADFAST_MODEL_DIR), so the worker with the model loaded was not measured.".to_owned()),
     }
     if !plain.exact {
-        section.notes.push("The server has no pg_stat_statements, so transactions were counted, which is at most as many as statements.".to_owned());
+        section
+            .notes
+            .push("The server has no pg_stat_statements, so transactions were counted, which is at most as many as statements.".to_owned());
     }
     Ok(section)
 }
@@ -89,7 +117,11 @@ async fn watch(bench: &Bench, worker: &Path, model: Option<&Path>) -> Result<Res
         one_question(&url).await?;
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
-    eprintln!("  watching the worker {} the model for {} s", if model.is_some() { "with" } else { "without" }, WATCHED.as_secs());
+    eprintln!(
+        "  watching the worker {} the model for {} s",
+        if model.is_some() { "with" } else { "without" },
+        WATCHED.as_secs()
+    );
     let before = statements(&mut conn, exact).await?;
     tokio::time::sleep(WATCHED).await;
     let after = statements(&mut conn, exact).await?;
@@ -98,10 +130,17 @@ async fn watch(bench: &Bench, worker: &Path, model: Option<&Path>) -> Result<Res
     if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
     }
-    tokio::time::timeout(Duration::from_secs(40), child.wait()).await.context("the worker does not stop")??;
+    tokio::time::timeout(Duration::from_secs(40), child.wait())
+        .await
+        .context("the worker does not stop")??;
     conn.close().await?;
     bench.server.drop_database(database).await?;
-    Ok(Rest { statements: (after - before) as f64 / WATCHED.as_secs_f64(), exact, resident: resident as f64, own: own as f64 })
+    Ok(Rest {
+        statements: (after - before) as f64 / WATCHED.as_secs_f64(),
+        exact,
+        resident: resident as f64,
+        own: own as f64,
+    })
 }
 
 /// Turns the counting of statements on for this database's next sessions; false: the server cannot.
@@ -109,7 +148,10 @@ async fn counted(conn: &mut PgConnection, database: &str) -> bool {
     let on = format!("alter database {database} set pg_stat_statements.track = 'top'");
     sqlx::query("create extension pg_stat_statements").execute(&mut *conn).await.is_ok()
         && sqlx::query(AssertSqlSafe(on)).execute(&mut *conn).await.is_ok()
-        && sqlx::query("select count(*) from pg_stat_statements").execute(&mut *conn).await.is_ok()
+        && sqlx::query("select count(*) from pg_stat_statements")
+            .execute(&mut *conn)
+            .await
+            .is_ok()
 }
 
 /// What everybody but this connection has run here so far.
@@ -134,13 +176,17 @@ async fn ready(child: &mut Child) -> Result<()> {
         }
         bail!("the worker ended before it was ready")
     };
-    tokio::time::timeout(Duration::from_secs(20), wait).await.context("the worker is not ready after 20 s")?
+    tokio::time::timeout(Duration::from_secs(20), wait)
+        .await
+        .context("the worker is not ready after 20 s")?
 }
 
 async fn one_question(url: &str) -> Result<()> {
     let db = Db::open(url, Role::Owner, 1, "bench-owner")?;
     let someone = tenant::create_token(&db, "bench", "bench", "bench", None).await?;
-    let scope = tenant::authenticate(&db, &someone.token).await?.context("the token just made is unknown")?;
+    let scope = tenant::authenticate(&db, &someone.token)
+        .await?
+        .context("the token just made is unknown")?;
     let mut tx = scope.begin(&db).await?;
     let id = question::ask(&mut tx, &scope, "how much memory does the model take").await?;
     Db::commit(tx).await?;
@@ -166,6 +212,10 @@ fn binary(told: Option<&Path>) -> Result<PathBuf> {
     }
     let folder = std::env::var_os("STEADFAST_BIN_DIR").map(PathBuf::from);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let found = folder.into_iter().chain([root.join("target/release"), root.join("target/debug")]).map(|d| d.join("steadfast-worker")).find(|p| p.is_file());
+    let found = folder
+        .into_iter()
+        .chain([root.join("target/release"), root.join("target/debug")])
+        .map(|d| d.join("steadfast-worker"))
+        .find(|p| p.is_file());
     found.context("no steadfast-worker found: build it (cargo build -p steadfast-workers), or name it with --worker")
 }

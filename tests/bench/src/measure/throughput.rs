@@ -1,7 +1,5 @@
 //! Enqueue many, drain them, and what that costs: one pass gives three tables.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result};
 
 use super::Bench;
@@ -75,13 +73,13 @@ async fn one(bench: &Bench, peer: &Peer, figures: &mut Figures) -> Result<f64> {
     (peer.prepare)(url.clone()).await.context("its tables cannot be made")?;
 
     server.checkpoint().await?;
-    let mut busy = facts::quiet(Duration::from_secs(60)).await;
+    let mut busy = facts::quiet(bench.patience).await;
     let wal = server.wal().await?;
     let took = (peer.enqueue)(url.clone(), bench.jobs).await.context("enqueue")?;
     let wal_in = server.wal().await? - wal;
 
     server.checkpoint().await?;
-    busy = busy.max(facts::quiet(Duration::from_secs(60)).await);
+    busy = busy.max(facts::quiet(bench.patience).await);
     let wal = server.wal().await?;
     let postmaster = server.postmaster();
     let server_cpu = async || match postmaster {
@@ -125,11 +123,31 @@ fn drain_section(bench: &Bench, peers: &[Peer], all: &[Figures], busiest: f64) -
             number(bench.jobs as f64, 0),
             bench.rounds
         ),
-        &["queue", "drain jobs/s", "÷ bare", "first handler after, ms", "all handlers begun, jobs/s", "enqueue jobs/s", "client CPU µs/job", "Postgres CPU µs/job", "settings"],
+        &[
+            "queue",
+            "drain jobs/s",
+            "÷ bare",
+            "first handler after, ms",
+            "all handlers begun, jobs/s",
+            "enqueue jobs/s",
+            "client CPU µs/job",
+            "Postgres CPU µs/job",
+            "settings",
+        ],
     );
     for (peer, f) in peers.iter().zip(all) {
         if let Some(why) = &f.failed {
-            section.row([peer.name.to_owned(), "failed".into(), "–".into(), "–".into(), "–".into(), "–".into(), "–".into(), "–".into(), why.clone()]);
+            section.row([
+                peer.name.to_owned(),
+                "failed".into(),
+                "–".into(),
+                "–".into(),
+                "–".into(),
+                "–".into(),
+                "–".into(),
+                "–".into(),
+                why.clone(),
+            ]);
             continue;
         }
         section.row([
@@ -144,23 +162,43 @@ fn drain_section(bench: &Bench, peers: &[Peer], all: &[Figures], busiest: f64) -
             peer.settings.to_owned(),
         ]);
         if f.repeated > 0 {
-            section.notes.push(format!("{}: {} handlers ran a second time.", peer.name, f.repeated));
+            section
+                .notes
+                .push(format!("{}: {} handlers ran a second time.", peer.name, f.repeated));
         }
     }
     section.notes.push(
         "Steadfast's row asserts after every round that each job is in the finished table, done, with exactly one attempt.".to_owned(),
     );
     section.notes.push(
-        "The bare row runs no handler, keeps no lease and cannot tell a lost claim from a live one; it is the floor, not a queue.".to_owned(),
+        "The bare row runs no handler, keeps no lease and cannot tell a lost claim from a live one; it is the floor, not a queue."
+            .to_owned(),
     );
     if busiest >= 0.35 {
-        section.notes.push(format!("Not every measure found a quiet second first: the machine was up to {:.0} % busy with other things.", busiest * 100.0));
+        section.notes.push(format!(
+            "Not every measure found a quiet second first: the machine was up to {:.0} % busy with other things.",
+            busiest * 100.0
+        ));
     }
     let mid = |v: &[f64]| range(v).map_or(f64::NAN, |r| r.mid);
     if let Some(ours) = find("ours") {
-        section.aims.push(Aim::at_least("drain, against bare claim-and-archive SQL", 0.7, mid(&ratios(&ours.drain, &bare)), 2));
-        for (peer, f) in peers.iter().zip(all).filter(|(p, f)| !["bare", "ours"].contains(&p.key) && f.failed.is_none()) {
-            section.aims.push(Aim::at_least(format!("drain, against {}", peer.name), 1.0, mid(&ratios(&ours.drain, &f.drain)), 2));
+        section.aims.push(Aim::at_least(
+            "drain, against bare claim-and-archive SQL",
+            0.7,
+            mid(&ratios(&ours.drain, &bare)),
+            2,
+        ));
+        for (peer, f) in peers
+            .iter()
+            .zip(all)
+            .filter(|(p, f)| !["bare", "ours"].contains(&p.key) && f.failed.is_none())
+        {
+            section.aims.push(Aim::at_least(
+                format!("drain, against {}", peer.name),
+                1.0,
+                mid(&ratios(&ours.drain, &f.drain)),
+                2,
+            ));
         }
     }
     section

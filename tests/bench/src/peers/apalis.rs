@@ -43,11 +43,16 @@ async fn pool(url: &str, size: u32) -> Result<sqlx::PgPool> {
 /// Its first migrations ask for pgcrypto, which some servers do not bring, and its last one does without: only then the line is left out.
 async fn prepare(url: String) -> Result<()> {
     let pool = pool(&url, 2).await?;
-    let there: bool = sqlx::query_scalar("select exists (select from pg_available_extensions where name = 'pgcrypto')").fetch_one(&pool).await?;
+    let there: bool = sqlx::query_scalar("select exists (select from pg_available_extensions where name = 'pgcrypto')")
+        .fetch_one(&pool)
+        .await?;
     if there {
         PostgresStorage::<()>::setup(&pool).await?;
     } else {
-        for migration in PostgresStorage::<()>::migrations().iter().filter(|m| m.migration_type.is_up_migration()) {
+        for migration in PostgresStorage::<()>::migrations()
+            .iter()
+            .filter(|m| m.migration_type.is_up_migration())
+        {
             let sql = migration.sql.as_str().replace("CREATE EXTENSION IF NOT EXISTS pgcrypto;", "");
             sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&pool).await?;
         }
@@ -65,7 +70,9 @@ async fn enqueue(url: String, n: usize) -> Result<Duration> {
     let mut storage = storage(&pool, 1000);
     let started = Instant::now();
     for from in (0..n).step_by(2000) {
-        storage.push_bulk((from..n.min(from + 2000)).map(|n| Noop { n: n as u64 }).collect()).await?;
+        storage
+            .push_bulk((from..n.min(from + 2000)).map(|n| Noop { n: n as u64 }).collect())
+            .await?;
     }
     let took = started.elapsed();
     pool.close().await;
@@ -78,13 +85,20 @@ async fn drain(url: String, n: usize) -> Result<Drained> {
     let started = Instant::now();
     let pool = pool(&url, 8).await?;
     let (stop, stopped) = oneshot::channel::<()>();
-    let worker = WorkerBuilder::new("bench").backend(storage(&pool, 1000).with_pubsub()).concurrency(1000).build(noop);
+    let worker = WorkerBuilder::new("bench")
+        .backend(storage(&pool, 1000).with_pubsub())
+        .concurrency(1000)
+        .build(noop);
     let run = tokio::spawn(worker.run_until(async move {
         let _ = stopped.await;
         Ok::<(), std::io::Error>(())
     }));
     let drained = peer::finished(started, &board, || async {
-        Ok(!sqlx::query_scalar::<_, bool>("select exists (select from apalis.jobs where status <> 'Done')").fetch_one(&ask).await?)
+        Ok(
+            !sqlx::query_scalar::<_, bool>("select exists (select from apalis.jobs where status <> 'Done')")
+                .fetch_one(&ask)
+                .await?,
+        )
     })
     .await;
     let _ = stop.send(());
@@ -97,7 +111,10 @@ async fn drain(url: String, n: usize) -> Result<Drained> {
 async fn pickup(url: String, plan: Plan) -> Result<Vec<Pickup>> {
     let (pool, producer) = (pool(&url, 8).await?, pool(&url, 2).await?);
     let (stop, stopped) = oneshot::channel::<()>();
-    let worker = WorkerBuilder::new("bench").backend(storage(&pool, 10).with_pubsub()).concurrency(10).build(noop);
+    let worker = WorkerBuilder::new("bench")
+        .backend(storage(&pool, 10).with_pubsub())
+        .concurrency(10)
+        .build(noop);
     let run = tokio::spawn(worker.run_until(async move {
         let _ = stopped.await;
         Ok::<(), std::io::Error>(())

@@ -7,8 +7,8 @@ use awa::model::QueueStorage;
 use awa::{Client, InsertOpts, InsertParams, JobArgs, JobResult, QueueConfig, QueueStorageConfig};
 use futures::FutureExt as _;
 use serde::{Deserialize, Serialize};
-use sqlx08::postgres::PgPoolOptions;
 use sqlx08::PgPool;
+use sqlx08::postgres::PgPoolOptions;
 
 use crate::hits;
 use crate::peer::{self, Drained, Peer, Pickup, Plan};
@@ -60,7 +60,10 @@ fn params(n: u64) -> InsertParams {
     InsertParams {
         kind: "noop".to_owned(),
         args: serde_json::json!({ "n": n }),
-        opts: InsertOpts { queue: QUEUE.to_owned(), ..InsertOpts::default() },
+        opts: InsertOpts {
+            queue: QUEUE.to_owned(),
+            ..InsertOpts::default()
+        },
     }
 }
 
@@ -84,7 +87,13 @@ async fn drain(url: String, n: usize) -> Result<Drained> {
     let pool = pool(&url, 20).await?;
     let client = worker(
         &pool,
-        QueueConfig { max_workers: 256, claim_batch_size: 512, claimers: 1, deadline_duration: Duration::ZERO, ..QueueConfig::default() },
+        QueueConfig {
+            max_workers: 256,
+            claim_batch_size: 512,
+            claimers: 1,
+            deadline_duration: Duration::ZERO,
+            ..QueueConfig::default()
+        },
     )?;
     client.start().await?;
     // Its own count of what is finished takes a second on 20,000 jobs; these are the places where finished ones are noted.
@@ -109,7 +118,15 @@ async fn pickup(url: String, plan: Plan) -> Result<Vec<Pickup>> {
     let samples = peer::paced(plan, |n| {
         let producer = producer.clone();
         async move {
-            awa::insert_with(&producer, &Noop { n }, InsertOpts { queue: QUEUE.to_owned(), ..InsertOpts::default() }).await?;
+            awa::insert_with(
+                &producer,
+                &Noop { n },
+                InsertOpts {
+                    queue: QUEUE.to_owned(),
+                    ..InsertOpts::default()
+                },
+            )
+            .await?;
             Ok(())
         }
     })

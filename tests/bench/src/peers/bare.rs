@@ -68,7 +68,10 @@ async fn drain(url: String, n: usize) -> Result<Drained> {
     }
     let total = started.elapsed();
     anyhow::ensure!(done == n, "moved {done} of {n} jobs");
-    Ok(Drained { total, ..Drained::default() })
+    Ok(Drained {
+        total,
+        ..Drained::default()
+    })
 }
 
 async fn one(url: String) -> Result<usize> {

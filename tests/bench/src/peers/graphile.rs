@@ -41,7 +41,10 @@ async fn pool(url: &str, size: u32) -> Result<sqlx::PgPool> {
 }
 
 async fn worker(pool: &sqlx::PgPool, shape: impl FnOnce(WorkerOptions) -> WorkerOptions) -> Result<Arc<Worker>> {
-    let options = WorkerOptions::default().define_job::<Noop>().pg_pool(pool.clone()).listen_os_shutdown_signals(false);
+    let options = WorkerOptions::default()
+        .define_job::<Noop>()
+        .pg_pool(pool.clone())
+        .listen_os_shutdown_signals(false);
     Ok(Arc::new(shape(options).init().await?))
 }
 
@@ -77,12 +80,18 @@ async fn drain(url: String, n: usize) -> Result<Drained> {
     let started = Instant::now();
     let pool = pool(&url, 20).await?;
     let worker = worker(&pool, |o| {
-        o.concurrency(64).local_queue(LocalQueueConfig::default().with_size(500)).complete_job_batch_delay(Duration::from_millis(1))
+        o.concurrency(64)
+            .local_queue(LocalQueueConfig::default().with_size(500))
+            .complete_job_batch_delay(Duration::from_millis(1))
     })
     .await?;
     let run = spawn(&worker);
     let drained = peer::finished(started, &board, || async {
-        Ok(!sqlx::query_scalar::<_, bool>("select exists (select from graphile_worker._private_jobs)").fetch_one(&ask).await?)
+        Ok(
+            !sqlx::query_scalar::<_, bool>("select exists (select from graphile_worker._private_jobs)")
+                .fetch_one(&ask)
+                .await?,
+        )
     })
     .await;
     worker.request_shutdown();

@@ -59,17 +59,23 @@ async fn drain(url: String, n: usize) -> Result<Drained> {
     let started = Instant::now();
     let worker = Worker::start(&url, &["--kinds", "noop"])?;
     let drained = peer::finished(started, &board, || async {
-        Ok(!sqlx::query_scalar::<_, bool>("select exists (select from jobs)").fetch_one(&ask).await?)
+        Ok(!sqlx::query_scalar::<_, bool>("select exists (select from jobs)")
+            .fetch_one(&ask)
+            .await?)
     })
     .await;
     worker.stop().await?;
     // A fast queue that loses or doubles a job has not been fast.
-    let (rows, right): (i64, i64) = sqlx::query_as("select count(*), count(*) filter (where status = 'done' and attempts = 1 and forgiven = 0) from jobs_done")
-        .fetch_one(&ask)
-        .await?;
+    let (rows, right): (i64, i64) =
+        sqlx::query_as("select count(*), count(*) filter (where status = 'done' and attempts = 1 and forgiven = 0) from jobs_done")
+            .fetch_one(&ask)
+            .await?;
     ask.close().await;
     let drained = drained?;
-    anyhow::ensure!(rows == n as i64 && right == rows, "of {n} jobs {rows} are finished, {right} of them done at the first attempt");
+    anyhow::ensure!(
+        rows == n as i64 && right == rows,
+        "of {n} jobs {rows} are finished, {right} of them done at the first attempt"
+    );
     Ok(drained)
 }
 
@@ -82,7 +88,10 @@ async fn pickup(url: String, plan: Plan) -> Result<Vec<Pickup>> {
         let (db, hinter) = (db.clone(), hinter.clone());
         async move {
             let mut tx = db.begin().await?;
-            let job = NewJob { payload: serde_json::json!({ "n": n }), ..NewJob::new(JobKind::Noop, TENANT) };
+            let job = NewJob {
+                payload: serde_json::json!({ "n": n }),
+                ..NewJob::new(JobKind::Noop, TENANT)
+            };
             job::enqueue(&mut tx, &job).await?.context("the job was not new")?;
             Db::commit(tx).await?;
             // The way of the API: the row is durable first, then somebody is told.
@@ -91,7 +100,9 @@ async fn pickup(url: String, plan: Plan) -> Result<Vec<Pickup>> {
         }
     })
     .await;
-    db.pool().close().await;
+    // Dropped, not closed: closing waits for every connection to come home, and the hinter's task holds the pool as long as it lives.
+    drop(hinter);
+    drop(db);
     worker.stop().await?;
     samples
 }
@@ -108,7 +119,9 @@ impl Worker {
     pub fn start(url: &str, arguments: &[&str]) -> Result<Self> {
         let blobs = std::env::temp_dir().join("steadfast-bench-blobs");
         let blobs = format!("file://{}", blobs.display());
-        let line = ["steadfast-worker", "--database-url", url, "--blobs", &blobs].into_iter().chain(arguments.iter().copied());
+        let line = ["steadfast-worker", "--database-url", url, "--blobs", &blobs]
+            .into_iter()
+            .chain(arguments.iter().copied());
         let config = Config::try_parse_from(line)?;
         config.check().map_err(anyhow::Error::msg)?;
         let (stop, stopped) = oneshot::channel();
@@ -126,13 +139,19 @@ impl Worker {
         let task = tokio::spawn(work(config, hooks, async move {
             let _ = stopped.await;
         }));
-        Ok(Self { stop, ready, task, url: url.to_owned() })
+        Ok(Self {
+            stop,
+            ready,
+            task,
+            url: url.to_owned(),
+        })
     }
 
     /// Until it is known to the database and listens, and a little longer.
     pub async fn idle(&self) -> Result<()> {
         let mut conn = sqlx::PgConnection::connect(&self.url).await?;
-        let listens = "select exists (select from pg_stat_activity where datname = current_database() and query ilike 'listen %steadfast_jobs%')";
+        let listens =
+            "select exists (select from pg_stat_activity where datname = current_database() and query ilike 'listen %steadfast_jobs%')";
         for _ in 0..200 {
             if sqlx::query_scalar::<_, bool>(listens).fetch_one(&mut conn).await? {
                 conn.close().await?;

@@ -48,7 +48,11 @@ fn worker(pool: &sqlx::PgPool, workers: usize) -> Result<Client> {
     let mut kinds = Workers::new();
     kinds.add_fn(noop)?;
     // Its default of 100 ms holds back fetches and notifications; 1 ms is the least that it takes.
-    Ok(Client::builder(pool.clone()).workers(kinds).queue("default", QueueConfig::new(workers)).fetch_cooldown(Duration::from_millis(1)).build()?)
+    Ok(Client::builder(pool.clone())
+        .workers(kinds)
+        .queue("default", QueueConfig::new(workers))
+        .fetch_cooldown(Duration::from_millis(1))
+        .build()?)
 }
 
 async fn enqueue(url: String, n: usize) -> Result<Duration> {
@@ -69,7 +73,11 @@ async fn drain(url: String, n: usize) -> Result<Drained> {
     let pool = pool(&url, 10).await?;
     let mut run = worker(&pool, 1000)?.start()?;
     let drained = peer::finished(started, &board, || async {
-        Ok(!sqlx::query_scalar::<_, bool>("select exists (select from river_job where finalized_at is null)").fetch_one(&ask).await?)
+        Ok(
+            !sqlx::query_scalar::<_, bool>("select exists (select from river_job where finalized_at is null)")
+                .fetch_one(&ask)
+                .await?,
+        )
     })
     .await;
     run.stop().await?;
@@ -81,7 +89,9 @@ async fn drain(url: String, n: usize) -> Result<Drained> {
 async fn pickup(url: String, plan: Plan) -> Result<Vec<Pickup>> {
     let (pool, producer) = (pool(&url, 10).await?, pool(&url, 2).await?);
     let mut run = worker(&pool, 10)?.start()?;
-    tokio::time::timeout(Duration::from_secs(10), run.wait_ready()).await.context("not ready after 10 s")??;
+    tokio::time::timeout(Duration::from_secs(10), run.wait_ready())
+        .await
+        .context("not ready after 10 s")??;
     let client = Client::builder(producer.clone()).fetch_cooldown(Duration::from_millis(1)).build()?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let samples = peer::paced(plan, |n| {
