@@ -41,7 +41,7 @@ pub(crate) struct Args {
     data: PathBuf,
 
     /// Port of the API
-    #[arg(long, value_name = "N", default_value_t = 7787)]
+    #[arg(long, value_name = "N", default_value_t = 7787, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
 
     /// Address that the API listens on; the default is this machine alone
@@ -225,7 +225,7 @@ async fn start(args: &Args, say: Say, fleet: &mut Fleet) -> Result<Option<String
         folder.join("logs").display()
     ));
     say.line(format!(
-        "  env {} (URL and token: `steadfast` finds it from here)",
+        "  env {} (URL and token; elsewhere: export STEADFAST_ENV_FILE to it)",
         folder.join("env").display()
     ));
     let took = began.elapsed().as_secs_f64();

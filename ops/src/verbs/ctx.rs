@@ -25,7 +25,7 @@ pub(crate) struct Global {
     /// A bearer token; by default from STEADFAST_TOKEN or .steadfast/env
     #[arg(long, global = true, value_name = "TOKEN")]
     token: Option<String>,
-    /// The owner's connection; by default from STEADFAST_DATABASE_URL or .steadfast/env
+    /// The owner's connection; by default from STEADFAST_DATABASE_URL or .steadfast/env (`up` goes by this flag alone)
     #[arg(long = "database-url", global = true, value_name = "URL")]
     database: Option<String>,
 }

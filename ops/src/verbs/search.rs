@@ -119,7 +119,7 @@ fn degraded(answer: &Value) {
         .map(|all| {
             all.iter()
                 .map(|r| {
-                    let code = r.get("code").and_then(Value::as_str).unwrap_or("?");
+                    let code = words(r.get("code").and_then(Value::as_str).unwrap_or("?"));
                     r.get("count")
                         .and_then(Value::as_i64)
                         .map_or_else(|| code.to_owned(), |n| format!("{code} ({n})"))
@@ -127,5 +127,20 @@ fn degraded(answer: &Value) {
                 .collect()
         })
         .unwrap_or_default();
-    eprintln!("This answer is incomplete ({}).{notice}", reasons.join(", "));
+    eprintln!("This answer is degraded, that is incomplete: {}.{notice}", reasons.join("; "));
+}
+
+/// The machine's reasons in a reader's words; one that is new here stands as it is.
+fn words(code: &str) -> &str {
+    match code {
+        "stopped" => "searching by meaning was stopped",
+        "held" => "documents that wait for something that was stopped",
+        "dead" => "documents that could not be finished (see `steadfast jobs ls --status dead`; cancel what should not count any more)",
+        "parked" => "documents set aside for a person (see `steadfast jobs ls --status parked`)",
+        "behind" => "documents that are still being worked on",
+        "outage" => "a service that does not answer",
+        "reindexing" => "documents whose meaning was measured by another model",
+        "no_worker" => "no worker is there to read the question",
+        other => other,
+    }
 }
