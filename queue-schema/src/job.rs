@@ -142,7 +142,8 @@ pub(crate) async fn enqueue_on(
 }
 
 /// Enqueues many jobs of one kind by COPY, in the caller's transaction: payloads only, no items, so nothing can conflict.
-/// Items go through [`enqueue`], whose index decides.
+/// Items go through [`enqueue_many`], whose index decides. Owner's role only: Postgres does not COPY into a table under row-level
+/// security, so workers and the API use [`enqueue_many`] too.
 ///
 /// # Errors
 /// When the database does not answer or refuses a payload.
