@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
@@ -13,8 +14,8 @@ use crate::kind::Effect;
 use crate::outcome::{self, Counters, Failure, Next, Outcome, RetryClass};
 use crate::{Db, DbError, JobKind, Lane};
 
-/// One attempt of one job, held by this process. Not `Clone`: settling spends it.
-#[derive(Debug)]
+/// One attempt of one job, held by this process. Not `Clone`: settling spends it. It travels to the isolated child as JSON.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Claim {
     pub job_id: i64,
     pub attempt: i32,

@@ -89,7 +89,7 @@ impl JobKind {
 }
 
 /// What a finished job leaves behind, written in the transaction that settles it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub enum Effect {
     #[default]
     Nothing,

@@ -1,5 +1,6 @@
 //! What happened to an attempt, whose fault it was, and what follows. One pure table; nobody matches strings later.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -131,7 +132,7 @@ pub enum Next {
 }
 
 /// The counters as they were when the attempt was claimed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
     pub item_fails: u32,
     pub crashes: u32,
@@ -245,10 +246,11 @@ pub fn consequence(class: RetryClass, now: Counters, wait: Option<Duration>) -> 
 }
 
 /// A failure as the place that knows it says it: class, a short machine-readable cause, and words for an operator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Failure {
     pub class: RetryClass,
-    pub cause: &'static str,
+    /// Short and machine-readable; owned only when it came from another process.
+    pub cause: Cow<'static, str>,
     /// Sanitised and bounded by [`sanitise`]; never content.
     pub error: String,
     /// What the provider asked for, or how long its endpoint backs off.
@@ -257,10 +259,10 @@ pub struct Failure {
 
 impl Failure {
     #[must_use]
-    pub fn new(class: RetryClass, cause: &'static str, error: impl AsRef<str>) -> Self {
+    pub fn new(class: RetryClass, cause: impl Into<Cow<'static, str>>, error: impl AsRef<str>) -> Self {
         Self {
             class,
-            cause,
+            cause: cause.into(),
             error: sanitise(error.as_ref()),
             wait: None,
         }
@@ -273,7 +275,7 @@ impl Failure {
 }
 
 /// How one attempt ended.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Outcome {
     Done(Effect),
     Failed(Failure),
@@ -286,7 +288,7 @@ impl Outcome {
     }
 
     #[must_use]
-    pub fn failed(class: RetryClass, cause: &'static str, error: impl AsRef<str>) -> Self {
+    pub fn failed(class: RetryClass, cause: impl Into<Cow<'static, str>>, error: impl AsRef<str>) -> Self {
         Self::Failed(Failure::new(class, cause, error))
     }
 }

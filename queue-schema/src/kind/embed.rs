@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::JobKind;
 use crate::claim::Claim;
 use crate::{Conn, Db, DbError, Lane};
@@ -29,7 +31,7 @@ pub async fn input(db: &Db, claims: &[Arc<Claim>]) -> Result<Vec<Input>, DbError
 }
 
 /// What comes out: the vector, unit length, and the model that actually served (requirement C49).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Output {
     pub model: String,
     pub vector: Vec<f32>,

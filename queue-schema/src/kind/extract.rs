@@ -1,6 +1,8 @@
 //! `extract`: a document's bytes in; pages out. Pages with text of their own become blocks at once, pictures become `ocr`
 //! jobs, so a stopped OCR never holds a plain text (decision D15).
 
+use serde::{Deserialize, Serialize};
+
 use super::JobKind;
 use crate::claim::Claim;
 use crate::outcome::RetryClass;
@@ -34,7 +36,7 @@ pub async fn input(db: &crate::Db, claim: &Claim) -> Result<Option<Input>, DbErr
 }
 
 /// One page as found.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Page {
     /// It had text; chunked already.
     Text { no: u32, chunks: Vec<String> },
@@ -45,7 +47,7 @@ pub enum Page {
 }
 
 /// What comes out.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Output {
     pub pages: Vec<Page>,
 }

@@ -1,5 +1,7 @@
 //! `ocr`: a page's picture in; its text, in chunks, out.
 
+use serde::{Deserialize, Serialize};
+
 use super::JobKind;
 use crate::claim::Claim;
 use crate::outcome::RetryClass;
@@ -32,7 +34,7 @@ pub async fn input(db: &crate::Db, claim: &Claim) -> Result<Option<Input>, DbErr
 }
 
 /// What comes out. No chunks: a blank page, which is an answer and not a failure.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Output {
     pub page_id: i64,
     pub document_id: i64,

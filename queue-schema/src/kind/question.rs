@@ -13,7 +13,7 @@ pub struct Input {
 }
 
 /// What comes out: the vector, unit length, and the model that served.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Output {
     pub text: String,
     pub model: String,

@@ -61,7 +61,7 @@ impl ProviderFailure {
     pub fn into_failure(self, evidence: Evidence) -> Failure {
         Failure {
             class: class(self.symptom, evidence),
-            cause: self.cause,
+            cause: self.cause.into(),
             error: self.error,
             wait: self.retry_after,
         }
