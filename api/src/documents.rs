@@ -6,8 +6,8 @@ use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
-use queue_schema::diagnostics;
 use queue_schema::document::{self, DocumentRow};
+use queue_schema::notice;
 use queue_schema::{Db, tenant::Scope};
 use serde::Serialize;
 use serde_json::Value;
@@ -73,7 +73,10 @@ fn show(d: DocumentRow, scope: &Scope) -> Document {
         title: d.title,
         bytes: d.byte_count,
         memory_count: d.block_count,
-        notice: d.stopped.filter(|_| d.pending_count > 0).map(|c| diagnostics::notice_for(&c)),
+        notice: d
+            .stopped
+            .filter(|_| d.pending_count > 0)
+            .map(|c| notice::sentence(&c, d.has_address)),
         pending_count: d.pending_count,
         page_count: d.page_count,
         space_id: d.space_id.to_string(),

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use queue_schema::document::{self, Key, NewDocument};
 use queue_schema::tenant::{self, Scope};
-use queue_schema::{Conn, Db, JobKind, Lane, diagnostics};
+use queue_schema::{Conn, Db, JobKind, Lane, diagnostics, notice};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -274,7 +274,7 @@ async fn outlook(conn: &mut Conn, scope: &Scope) -> Result<(String, bool), ApiEr
     let stopped: Vec<String> = diagnostics::breakers(&mut *conn, scope)
         .await?
         .into_iter()
-        .map(|(name, _)| diagnostics::notice_for(&name))
+        .map(|s| notice::sentence(&s.name, s.has_address))
         .collect();
     let extracting = diagnostics::extracting(conn).await?;
     let note = if !extracting {

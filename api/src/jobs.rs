@@ -9,7 +9,7 @@ use axum::http::HeaderMap;
 use chrono::{DateTime, Utc};
 use queue_schema::document::{self, DeadJob, Request, RequestFilter};
 use queue_schema::outcome::RetryClass;
-use queue_schema::{Db, JobKind, diagnostics, job};
+use queue_schema::{Db, JobKind, diagnostics, job, notice};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -74,7 +74,7 @@ fn reason(class: Option<&str>, detail: Option<&str>) -> Option<String> {
     })
 }
 
-fn show(r: Request) -> Job {
+fn show(r: Request, has_address: bool) -> Job {
     let ended_badly = matches!(r.status.as_str(), "failed" | "dead");
     #[allow(clippy::cast_precision_loss)] // a document has fewer than 2^53 pages
     let share = |done: i64, all: i64| done as f64 / all as f64;
@@ -84,7 +84,7 @@ fn show(r: Request) -> Job {
         _ => None,
     };
     let hold = r.hold.zip(r.hold_since).map(|(capability, since)| Hold {
-        notice: diagnostics::notice_for(&capability),
+        notice: notice::sentence(&capability, has_address),
         capability,
         since,
     });
@@ -126,7 +126,8 @@ pub async fn list(State(app): State<Arc<App>>, Caller(scope): Caller, RawQuery(q
     };
     let mut tx = scope.begin(&app.db).await?;
     let rows = document::requests(&mut tx, &scope, &filter).await?;
-    Ok(Json(Page::cut(rows, limit, |r| r.id, show)))
+    let has_address = diagnostics::has_address(&mut tx, &scope).await?;
+    Ok(Json(Page::cut(rows, limit, |r| r.id, |r| show(r, has_address))))
 }
 
 /// One job of yours.
@@ -138,7 +139,8 @@ pub async fn get(State(app): State<Arc<App>>, Caller(scope): Caller, Path(id): P
     let found = document::request(&mut tx, &scope, id)
         .await?
         .ok_or_else(|| ApiError::not_found("there is no such job"))?;
-    Ok(Json(show(found)))
+    let has_address = diagnostics::has_address(&mut tx, &scope).await?;
+    Ok(Json(show(found, has_address)))
 }
 
 /// Work that gave up or was set aside.

@@ -1,7 +1,7 @@
 //! The right to settle one attempt: take, start, renew, settle, reclaim. `attempts` rises at every take and never falls,
 //! so it is also the fence: a settle names job and attempt, no row means Lost, and Lost writes nothing.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use sqlx::postgres::PgRow;
 
 use crate::kind::Effect;
 use crate::outcome::{self, Counters, Failure, Next, Outcome, RetryClass};
-use crate::{Db, DbError, JobKind, Lane};
+use crate::retry::Pace;
+use crate::{Conn, Db, DbError, JobKind, Lane, capability};
 
 /// One attempt of one job, held by this process. Not `Clone`: settling spends it. It travels to the isolated child as JSON.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,6 +31,10 @@ pub struct Claim {
     pub charged: i32,
     pub counters: Counters,
     pub created_at: DateTime<Utc>,
+    /// When it was taken: the same moment for all claims of one take, so it also tells groups apart.
+    pub claimed_at: DateTime<Utc>,
+    /// Taken while its capability's breaker has just been turned on and few may ask (decision B22).
+    pub ramped: bool,
     /// When the last of its take had been due: where the next claim's scan may start.
     pub due_at: DateTime<Utc>,
     pub endpoint_id: Option<i64>,
@@ -67,6 +72,8 @@ impl Claim {
                 timeouts_in_row: count("timeouts_in_row")?,
             },
             created_at: row.try_get("created_at")?,
+            claimed_at: row.try_get("claimed_at")?,
+            ramped: row.try_get("ramped")?,
             due_at: row.try_get("due_at")?,
             endpoint_id: row.try_get("endpoint_id")?,
             endpoint_epoch: row.try_get("endpoint_epoch")?,
@@ -88,6 +95,7 @@ pub struct Taker {
     pub boot_id: i64,
     pub lease: Duration,
     pub protocols: Vec<String>,
+    pub pace: Pace,
 }
 
 /// Takes at most `limit` jobs of one kind and lane that can start now. For kinds with a capability they are one group:
@@ -104,17 +112,13 @@ pub async fn take(
     watermark: Option<DateTime<Utc>>,
 ) -> Result<Vec<Claim>, DbError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows = if kind.capability().is_some() {
-        sqlx::query(sql!("claim/take"))
-            .bind(kind.as_str())
-            .bind(lane.as_str())
-            .bind(limit)
-            .bind(who.boot_id)
-            .bind(who.lease.as_secs_f64())
-            .bind(&who.protocols)
-            .bind(if kind.is_ephemeral() { "off" } else { "on" })
-            .fetch_all(&db.pool)
-            .await?
+    let rows = if let Some(capability) = kind.capability() {
+        let rows = gated(who, kind, lane, limit, false).fetch_all(&db.pool).await?;
+        if rows.is_empty() && lane == Lane::Batch {
+            take_ramped(db, who, kind, capability, limit).await?
+        } else {
+            rows
+        }
     } else {
         sqlx::query(sql!("claim/take_free"))
             .bind(kind.as_str())
@@ -129,6 +133,41 @@ pub async fn take(
     let mut claims = rows.iter().map(|r| Claim::from_row(r, kind, lane)).collect::<Result<Vec<_>, _>>()?;
     claims.sort_by_key(|c| c.job_id); // UPDATE returns rows in any order; oldest first is what the handler is promised
     Ok(claims)
+}
+
+fn gated(
+    who: &Taker,
+    kind: JobKind,
+    lane: Lane,
+    limit: i64,
+    ramped: bool,
+) -> sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments> {
+    sqlx::query(sql!("claim/take"))
+        .bind(kind.as_str())
+        .bind(lane.as_str())
+        .bind(limit)
+        .bind(who.boot_id)
+        .bind(who.lease.as_secs_f64())
+        .bind(&who.protocols)
+        .bind(if kind.is_ephemeral() { "off" } else { "on" })
+        .bind(ramped)
+}
+
+/// Behind a breaker that was turned on a moment ago few may ask at once, over the whole fleet. The breaker's row is locked first and
+/// the take is a statement of its own, so that it counts what the taker before it took: one statement would count by its old snapshot
+/// and overshoot.
+async fn take_ramped(db: &Db, who: &Taker, kind: JobKind, capability: &str, limit: i64) -> Result<Vec<PgRow>, DbError> {
+    let mut tx = db.begin().await?;
+    let ramping: Vec<i64> = sqlx::query_scalar(sql!("capability/ramping"))
+        .bind(capability)
+        .fetch_all(&mut *tx)
+        .await?;
+    if ramping.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows = gated(who, kind, Lane::Batch, limit, true).fetch_all(&mut *tx).await?;
+    tx.commit().await?;
+    Ok(rows)
 }
 
 /// The look just before the first side effect.
@@ -154,6 +193,7 @@ pub async fn start(db: &Db, claims: &[Arc<Claim>]) -> Result<Vec<Started>, DbErr
         .bind(&attempts)
         .bind(first.kind.capability().unwrap_or(""))
         .bind(first.tenant_id)
+        .bind(first.endpoint_id)
         .fetch_all(&db.pool)
         .await?;
     let seen: HashMap<i64, bool> = rows.into_iter().collect();
@@ -205,7 +245,7 @@ pub struct Settled {
 ///
 /// # Errors
 /// When the transaction did not commit. Nothing was written, and the same batch may be tried again while the lease lives.
-pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)]) -> Result<Settled, DbError> {
+pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)], pace: &Pace) -> Result<Settled, DbError> {
     if batch.is_empty() {
         return Ok(Settled::default());
     }
@@ -213,7 +253,7 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)]) -> Result<Settled,
     // Nothing but successes without effects: one statement is its own transaction, two trips less.
     if batch
         .iter()
-        .all(|(c, o)| matches!(o, Outcome::Done(Effect::Nothing)) && !c.kind.is_ephemeral())
+        .all(|(c, o)| matches!(o, Outcome::Done(Effect::Nothing)) && !c.kind.is_ephemeral() && !c.ramped)
     {
         let (ids, attempts) = keys(batch.iter().map(|(c, _)| c.key()));
         let ours = sqlx::query_scalar(sql!("claim/settle_done"))
@@ -252,7 +292,7 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)]) -> Result<Settled,
     if batch.iter().any(|(c, _)| c.kind.is_ephemeral()) {
         ours.extend(settle_ephemeral(&mut tx, batch).await?);
     }
-    let ended = settle_failures(&mut tx, batch).await?;
+    let ended = settle_failures(&mut tx, batch, pace).await?;
     ours.extend(ended.iter().map(|e| e.job_id));
 
     // 2. effects of what is ours, with the rows or not at all.
@@ -272,8 +312,30 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)]) -> Result<Settled,
     for e in &ended {
         e.consequences(&mut tx).await?;
     }
+    woken.extend(move_ramps(&mut tx, batch, &ours).await?);
     tx.commit().await?;
     Ok(Settled { ours, woken })
+}
+
+/// Successes widen a ramp, an outage or a rate limit narrows it (decision B22). Returns the kinds that may be asked by more now.
+async fn move_ramps(conn: &mut Conn, batch: &[(Arc<Claim>, Outcome)], ours: &HashSet<i64>) -> Result<Vec<JobKind>, DbError> {
+    let mut woken = Vec::new();
+    let ramped = || batch.iter().filter(|(c, _)| c.ramped && ours.contains(&c.job_id));
+    for (kind, tenant_id) in ramped().map(|(c, _)| (c.kind, c.tenant_id)).collect::<BTreeSet<_>>() {
+        let Some(capability) = kind.capability() else { continue };
+        let of_it = || ramped().filter(|(c, _)| (c.kind, c.tenant_id) == (kind, tenant_id));
+        // One success a group: a group is one call.
+        let good: HashSet<_> = of_it()
+            .filter(|(_, o)| matches!(o, Outcome::Done(_)))
+            .map(|(c, _)| c.claimed_at)
+            .collect();
+        let trouble =
+            of_it().any(|(_, o)| matches!(o, Outcome::Failed(f) if matches!(f.class, RetryClass::Outage | RetryClass::RateLimited | RetryClass::Timeout)));
+        capability::ramp(&mut *conn, capability, tenant_id, good.len(), trouble).await?;
+        // Room for the next, here or elsewhere.
+        woken.push(kind);
+    }
+    Ok(woken)
 }
 
 /// Questions leave no history: answered ones go, failed ones go too once whoever waits has been told why.
@@ -312,7 +374,7 @@ const QUESTION_ATTEMPTS: i32 = 3;
 
 /// A row that a failure moved, with what it became.
 #[derive(Debug)]
-struct Ended {
+pub(crate) struct Ended {
     job_id: i64,
     kind: Option<JobKind>,
     item_id: Option<i64>,
@@ -324,7 +386,7 @@ struct Ended {
 }
 
 impl Ended {
-    fn from_row(row: &PgRow) -> Result<Self, DbError> {
+    pub(crate) fn from_row(row: &PgRow) -> Result<Self, DbError> {
         Ok(Self {
             job_id: row.try_get("id")?,
             kind: JobKind::parse(row.try_get("kind")?),
@@ -341,7 +403,7 @@ impl Ended {
 
     /// What else must be true once the row is where it is: a cancel that was asked for happens, and a document whose work
     /// died says so instead of looking as if it were still under way.
-    async fn consequences(&self, tx: &mut crate::Tx) -> Result<(), DbError> {
+    pub(crate) async fn consequences(&self, tx: &mut crate::Tx) -> Result<(), DbError> {
         if self.cancelled && self.status == "waiting" {
             sqlx::query(sql!("claim/archive_cancelled"))
                 .bind(vec![self.job_id])
@@ -358,7 +420,7 @@ impl Ended {
     }
 }
 
-async fn settle_failures(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)]) -> Result<Vec<Ended>, DbError> {
+async fn settle_failures(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)], pace: &Pace) -> Result<Vec<Ended>, DbError> {
     #[derive(Default)]
     struct Columns<'a> {
         ids: Vec<i64>,
@@ -372,12 +434,20 @@ async fn settle_failures(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)]) ->
         class: Vec<&'static str>,
         cause: Vec<&'a str>,
         error: Vec<&'a str>,
+        doubt: Vec<Option<i64>>,
     }
     let mut stay = Columns::default();
     let (mut gone_ids, mut gone_attempts, mut gone_status, mut gone_class) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     for (claim, outcome) in batch {
-        let Outcome::Failed(Failure { class, cause, error, wait }) = outcome else {
+        let Outcome::Failed(Failure {
+            class,
+            cause,
+            error,
+            wait,
+            doubted,
+        }) = outcome
+        else {
             continue;
         };
         if claim.kind.is_ephemeral() && ends(claim, outcome) {
@@ -388,7 +458,7 @@ async fn settle_failures(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)]) ->
         } else {
             *wait
         };
-        let c = outcome::consequence(*class, claim.counters, wait);
+        let c = outcome::consequence(*class, claim.counters, wait, *doubted, pace);
         let (status, delay) = match c.next {
             Next::Wait(d) => ("waiting", d),
             Next::Park => ("parked", Duration::ZERO),
@@ -425,6 +495,8 @@ async fn settle_failures(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)]) ->
         stay.class.push(class.as_str());
         stay.cause.push(cause);
         stay.error.push(error);
+        stay.doubt
+            .push(claim.endpoint_id.filter(|_| *doubted && class == RetryClass::Timeout));
     }
     let mut ended = Vec::new();
     if !stay.ids.is_empty() {
@@ -440,6 +512,7 @@ async fn settle_failures(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)]) ->
             .bind(&stay.class)
             .bind(&stay.cause)
             .bind(&stay.error)
+            .bind(&stay.doubt)
             .fetch_all(&mut **tx)
             .await?;
         for row in &rows {

@@ -126,14 +126,16 @@ pub struct Server {
     pub pgvector: bool,
 }
 
-/// True where the statement may be tried again as it is: the connection went, the server is starting, stopping or
+/// True where the statement may be tried again as it is: the connection went or was not let in, the server is starting, stopping or
 /// read-only, a deadlock or a serialisation failure was resolved against us, or the pool was exhausted.
 #[must_use]
 pub fn is_transient(e: &DbError) -> bool {
     match e {
         sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
         sqlx::Error::Database(d) => d.code().is_some_and(|c| {
-            c.starts_with("08") || c.starts_with("57") || c.starts_with("53") || matches!(&*c, "40001" | "40P01" | "25006" | "55P03")
+            // 55000: the database takes no connections for now; 3D000: it is being made again; 28…: its door is being changed.
+            ["08", "28", "53", "57", "58"].iter().any(|class| c.starts_with(class))
+                || matches!(&*c, "40001" | "40P01" | "25006" | "55P03" | "55000" | "3D000")
         }),
         _ => false,
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use sqlx::FromRow;
 
 use crate::tenant::Scope;
-use crate::{Conn, Db, DbError};
+use crate::{Conn, Db, DbError, notice};
 
 /// How long a save may take to show up before an answer without it counts as degraded (decision B46).
 pub const FRESHNESS_SLO: Duration = Duration::from_secs(30);
@@ -62,17 +62,6 @@ impl Diagnostics {
     }
 }
 
-/// The one wording for a stopped capability: three wordings would read as three promises (requirement P26).
-#[must_use]
-pub fn notice_for(capability: &str) -> String {
-    let what = match capability {
-        "ocr" => "Reading scanned pages is paused for now.",
-        "embedding" => "Searching by meaning is paused for now; searching by words works.",
-        _ => "A part of the processing is paused for now.",
-    };
-    format!("{what} Everything you hand in is stored safely and will be finished by itself as soon as it is back.")
-}
-
 #[derive(FromRow)]
 struct Items {
     code: String,
@@ -87,8 +76,8 @@ struct Items {
 pub async fn picture(conn: &mut Conn, scope: &Scope, spaces: Option<&[i64]>) -> Result<Diagnostics, DbError> {
     let mut d = Diagnostics::default();
     let mut notices = Vec::new();
-    for (name, _) in breakers(&mut *conn, scope).await? {
-        notices.push(notice_for(&name));
+    for Stopped { name, has_address, .. } in breakers(&mut *conn, scope).await? {
+        notices.push(notice::sentence(&name, has_address));
         if name == "embedding" {
             // The index is stopped even where nobody tried it and nothing failed (requirement P24).
             d.because("stopped");
@@ -122,14 +111,36 @@ pub async fn picture(conn: &mut Conn, scope: &Scope, spaces: Option<&[i64]>) -> 
     Ok(d)
 }
 
-/// Capabilities that are off for this caller, and since when.
+/// A capability that is off for this caller.
+#[derive(Clone, Debug, FromRow)]
+pub struct Stopped {
+    pub name: String,
+    pub since: DateTime<Utc>,
+    /// Whether the caller has an address that a mail can go to.
+    pub has_address: bool,
+}
+
+/// Capabilities that are off for this caller.
 ///
 /// # Errors
 /// When the database does not answer.
-pub async fn breakers(conn: &mut Conn, scope: &Scope) -> Result<Vec<(String, DateTime<Utc>)>, DbError> {
+pub async fn breakers(conn: &mut Conn, scope: &Scope) -> Result<Vec<Stopped>, DbError> {
     sqlx::query_as(sql!("diagnostics/breakers"))
         .bind(scope.tenant_id())
+        .bind(scope.user_id())
         .fetch_all(conn)
+        .await
+}
+
+/// Whether a mail can go to this caller.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn has_address(conn: &mut Conn, scope: &Scope) -> Result<bool, DbError> {
+    sqlx::query_scalar(sql!("diagnostics/has_address"))
+        .bind(scope.tenant_id())
+        .bind(scope.user_id())
+        .fetch_one(conn)
         .await
 }
 
@@ -194,15 +205,6 @@ pub async fn workers(db: &Db) -> Result<Vec<(String, i64)>, DbError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn p26_one_wording_per_capability_says_what_and_that_it_is_safe() {
-        for c in ["ocr", "embedding", "something new"] {
-            let n = notice_for(c);
-            assert!(n.contains("paused") && n.contains("stored safely"), "{n}");
-        }
-        assert_ne!(notice_for("ocr"), notice_for("embedding"));
-    }
 
     #[test]
     fn a_reason_is_told_once() {

@@ -81,6 +81,8 @@ pub struct DocumentRow {
     pub pending_count: i64,
     /// The capability they wait for, when it was stopped.
     pub stopped: Option<String>,
+    /// Whether a mail can go to this reader.
+    pub has_address: bool,
     pub error: Option<String>,
     pub created_at: DateTime<Utc>,
     pub processed_at: Option<DateTime<Utc>>,

@@ -4,13 +4,17 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sqlx::FromRow;
 
+use crate::capability::Refusal;
+use crate::claim::Ended;
+use crate::outcome::MAX_TIMEOUTS;
+use crate::retry::Pace;
 use crate::{Conn, Db, DbError};
 
 /// An endpoint row. The key is never here: `key_env` names the variable of the worker's environment that holds it.
-#[derive(Clone, Debug, FromRow, Serialize)]
+#[derive(Clone, Debug, FromRow, Serialize, Deserialize)]
 pub struct Endpoint {
     pub id: i64,
     pub name: String,
@@ -21,6 +25,8 @@ pub struct Endpoint {
     pub model: String,
     pub dims: Option<i32>,
     pub key_env: Option<String>,
+    /// Whose it is; none: everybody's.
+    pub owner_tenant_id: Option<i64>,
     pub trust: i16,
     pub batch: i32,
     pub timeout_ms: i32,
@@ -29,6 +35,12 @@ pub struct Endpoint {
     pub epoch: i64,
     pub outage_streak: i32,
     pub last_ok_at: Option<DateTime<Utc>>,
+    /// A refusal stopped it; none while on, or when it was turned off by hand.
+    pub tripped_at: Option<DateTime<Utc>>,
+    pub refusal_count: i64,
+    pub reason: Option<String>,
+    pub changed_by: Option<String>,
+    pub changed_at: DateTime<Utc>,
 }
 
 impl Endpoint {
@@ -96,42 +108,116 @@ pub async fn remove(conn: &mut Conn, name: &str) -> Result<bool, DbError> {
     Ok(sqlx::query(sql!("endpoint/remove")).bind(name).execute(conn).await?.rows_affected() > 0)
 }
 
-/// Turns an endpoint on or off by hand.
+/// What a flip by hand found.
+#[derive(Clone, Debug, FromRow, Serialize)]
+pub struct Flipped {
+    /// False: it stood so already, and the first reason and actor remain (decision B19).
+    pub changed: bool,
+    /// As they were before.
+    pub reason: Option<String>,
+    pub changed_by: Option<String>,
+    pub changed_at: DateTime<Utc>,
+}
+
+/// Turns an endpoint on or off by hand; the act is in the breakers' history. None: there is none of that name.
 ///
 /// # Errors
 /// When the database does not answer.
-pub async fn enable(conn: &mut Conn, name: &str, enabled: bool, actor: &str, reason: &str) -> Result<bool, DbError> {
-    Ok(sqlx::query(sql!("endpoint/enable"))
+pub async fn enable(conn: &mut Conn, name: &str, enabled: bool, actor: &str, reason: &str) -> Result<Option<Flipped>, DbError> {
+    sqlx::query_as(sql!("endpoint/enable"))
         .bind(name)
         .bind(enabled)
         .bind(actor)
         .bind(reason)
-        .execute(conn)
-        .await?
-        .rows_affected()
-        > 0)
+        .fetch_optional(conn)
+        .await
 }
 
-/// It answered. Written at most once a second: a busy endpoint's row must not become the hot row of the queue.
+/// What a refusal did to its endpoint.
+#[derive(Debug, FromRow)]
+pub(crate) struct Tripped {
+    /// off, counted, stale
+    pub what: String,
+    pub capability: String,
+    pub owner_tenant_id: Option<i64>,
+    pub another_left: bool,
+}
+
+/// None: the endpoint is gone.
+pub(crate) async fn trip(conn: &mut Conn, r: &Refusal<'_>) -> Result<Option<Tripped>, DbError> {
+    sqlx::query_as(sql!("endpoint/trip"))
+        .bind(r.endpoint_id)
+        .bind(r.endpoint_epoch)
+        .bind(r.actor)
+        .bind(r.reason)
+        .fetch_optional(conn)
+        .await
+}
+
+/// Turns on what refusals had stopped; their names.
+pub(crate) async fn untrip(
+    conn: &mut Conn,
+    capability: &str,
+    tenant_id: Option<i64>,
+    actor: &str,
+    reason: &str,
+) -> Result<Vec<String>, DbError> {
+    sqlx::query_scalar(sql!("endpoint/untrip"))
+        .bind(capability)
+        .bind(tenant_id)
+        .bind(actor)
+        .bind(reason)
+        .fetch_all(conn)
+        .await
+}
+
+/// It answered. Written at most once a second: a busy endpoint's row must not become the hot row of the queue. Where this ends an
+/// outage, timeouts that were in doubt were the items' own.
 ///
 /// # Errors
 /// When the database does not answer.
 pub async fn well(db: &Db, id: i64) -> Result<(), DbError> {
-    sqlx::query(sql!("endpoint/well")).bind(id).execute(&db.pool).await.map(|_| ())
+    let ended: Option<bool> = sqlx::query_scalar(sql!("endpoint/well")).bind(id).fetch_optional(&db.pool).await?;
+    if ended == Some(true) {
+        let mut tx = db.begin().await?;
+        let rows = sqlx::query(sql!("endpoint/blame_items"))
+            .bind(id)
+            .bind(i32::try_from(MAX_TIMEOUTS).unwrap_or(3))
+            .fetch_all(&mut *tx)
+            .await?;
+        for row in &rows {
+            Ended::from_row(row)?.consequences(&mut tx).await?;
+        }
+        tx.commit().await?;
+    }
+    Ok(())
 }
 
-/// It did not: from now on it is asked only a control text, once per backoff step, until that comes back. Evidence from
-/// before the endpoint last changed does nothing. Returns the new streak.
+/// A probe failed: no item is to blame for the timeouts before it (decision D3).
 ///
 /// # Errors
 /// When the database does not answer.
-pub async fn down(db: &Db, id: i64, epoch: i64, wait: Duration) -> Result<Option<i32>, DbError> {
-    sqlx::query_scalar(sql!("endpoint/down"))
+pub async fn still_down(db: &Db, id: i64) -> Result<(), DbError> {
+    sqlx::query(sql!("endpoint/blame_itself"))
+        .bind(id)
+        .execute(&db.pool)
+        .await
+        .map(|_| ())
+}
+
+/// It did not: from now on it is asked only a control text, once per backoff step, until that comes back. Evidence from
+/// before the endpoint last changed does nothing. Returns whether it was well until now.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn down(db: &Db, id: i64, epoch: i64, wait: Duration) -> Result<bool, DbError> {
+    let newly: Option<bool> = sqlx::query_scalar(sql!("endpoint/down"))
         .bind(id)
         .bind(epoch)
         .bind(wait.as_secs_f64())
         .fetch_optional(&db.pool)
-        .await
+        .await?;
+    Ok(newly.unwrap_or(false))
 }
 
 /// It asked for time (429): nothing is sent before `wait` is over. No outage, no probe.
@@ -155,15 +241,16 @@ pub async fn clear(conn: &mut Conn, name: &str) -> Result<bool, DbError> {
     Ok(sqlx::query(sql!("endpoint/clear")).bind(name).execute(conn).await?.rows_affected() > 0)
 }
 
-/// Whether the endpoint answered anything since the attempt was claimed, or within the last minute: what makes a failure the
+/// Whether the endpoint answered anything since the attempt was claimed, or within `pace.evidence`: what makes a failure the
 /// item's own (decision D8).
 ///
 /// # Errors
 /// When the database does not answer.
-pub async fn answered_lately(db: &Db, id: i64, job_id: i64) -> Result<bool, DbError> {
+pub async fn answered_lately(db: &Db, id: i64, job_id: i64, pace: &Pace) -> Result<bool, DbError> {
     sqlx::query_scalar(sql!("endpoint/answered_lately"))
         .bind(id)
         .bind(job_id)
+        .bind(pace.evidence.as_secs_f64())
         .fetch_optional(&db.pool)
         .await
         .map(|o| o.unwrap_or(false))
@@ -174,10 +261,12 @@ pub async fn answered_lately(db: &Db, id: i64, job_id: i64) -> Result<bool, DbEr
 ///
 /// # Errors
 /// When the database does not answer.
-pub async fn take_probe(db: &Db, protocols: &[String], jitter: f64) -> Result<Option<Endpoint>, DbError> {
+pub async fn take_probe(db: &Db, protocols: &[String], jitter: f64, pace: &Pace) -> Result<Option<Endpoint>, DbError> {
     sqlx::query_as(sql!("endpoint/take_probe"))
         .bind(protocols)
         .bind(jitter)
+        .bind(pace.endpoint_base.as_secs_f64())
+        .bind(pace.endpoint_cap.as_secs_f64())
         .fetch_optional(&db.pool)
         .await
 }

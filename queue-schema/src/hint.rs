@@ -12,7 +12,7 @@ use sqlx::postgres::PgListener;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Db, JobKind, Lane};
+use crate::{Conn, Db, DbError, JobKind, Lane};
 
 const JOBS: &str = "steadfast_jobs";
 const ANSWERS: &str = "steadfast_answers";
@@ -68,6 +68,16 @@ impl Hinter {
         }
         self.shared.asked.notify_one();
     }
+}
+
+/// The one exception to the head of this file: a flip of a breaker is rare and by hand, and its hint may ride in its transaction.
+pub(crate) async fn at_commit(conn: &mut Conn, kind: JobKind) -> Result<(), DbError> {
+    sqlx::query("select pg_notify($1, $2)")
+        .bind(JOBS)
+        .bind(format!("{}:{}", kind.as_str(), kind.lane().as_str()))
+        .execute(conn)
+        .await
+        .map(|_| ())
 }
 
 /// What a listener hears.

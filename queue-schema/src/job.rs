@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::FromRow;
 
-use crate::{Conn, Db, DbError, JobKind, Lane};
+use crate::{Conn, Db, DbError, JobKind, Lane, notice};
 
 /// A job to be. `item` makes it unique while open (decision D11).
 #[derive(Clone, Debug)]
@@ -73,24 +73,13 @@ pub async fn line(conn: &mut Conn, kind: JobKind, lane: Lane, tenant_id: i64, le
 /// # Errors
 /// When the database does not answer.
 pub async fn enqueue(conn: &mut Conn, job: &NewJob) -> Result<Option<i64>, DbError> {
-    let line = line(&mut *conn, job.kind, job.lane, job.tenant_id, job.level).await?;
-    sqlx::query_scalar(sql!("job/enqueue"))
-        .bind(line)
-        .bind(job.tenant_id)
-        .bind(job.user_id)
-        .bind(job.root_id)
-        .bind(job.kind.as_str())
-        .bind(job.delay.as_secs_f64())
-        .bind(job.max_charged)
-        .bind(vec![job.item_id])
-        .bind(vec![job.item_version])
-        .bind(vec![&job.payload])
-        .fetch_optional(conn)
-        .await
+    let ids = enqueue_many(conn, job, &[(job.item_id, job.item_version, job.payload.clone())]).await?;
+    Ok(ids.first().copied())
 }
 
 /// Enqueues many in the caller's transaction, in one statement: jobs like `template`, one per (item, version, payload). Returns the
-/// ids of those that were new; work that is already open is left alone.
+/// ids of those that were new; work that is already open is left alone. Work that a closed breaker holds from its birth makes its
+/// person's notice in the same transaction (decision B24).
 ///
 /// # Errors
 /// When the database does not answer.
@@ -100,7 +89,7 @@ pub async fn enqueue_many(
     items: &[(Option<i64>, i32, serde_json::Value)],
 ) -> Result<Vec<i64>, DbError> {
     let line = line(&mut *conn, template.kind, template.lane, template.tenant_id, template.level).await?;
-    sqlx::query_scalar(sql!("job/enqueue"))
+    let ids: Vec<i64> = sqlx::query_scalar(sql!("job/enqueue"))
         .bind(line)
         .bind(template.tenant_id)
         .bind(template.user_id)
@@ -111,34 +100,21 @@ pub async fn enqueue_many(
         .bind(items.iter().map(|i| i.0).collect::<Vec<_>>())
         .bind(items.iter().map(|i| i.1).collect::<Vec<_>>())
         .bind(items.iter().map(|i| &i.2).collect::<Vec<_>>())
-        .fetch_all(conn)
-        .await
+        .fetch_all(&mut *conn)
+        .await?;
+    if let (Some(capability), Lane::Batch, Some(user_id), false) =
+        (template.kind.capability(), template.lane, template.user_id, ids.is_empty())
+    {
+        // Boxed: a notice is a job itself, and a job without a capability ends the round.
+        Box::pin(notice::of_held(conn, capability, template.tenant_id, user_id)).await?;
+    }
+    Ok(ids)
 }
 
-/// Enqueues one job per item on a known line, in one statement. Returns how many were new.
-pub(crate) async fn enqueue_on(
-    conn: &mut Conn,
-    line: i64,
-    kind: JobKind,
-    tenant_id: i64,
-    user_id: Option<i64>,
-    root_id: Option<i64>,
-    items: &[i64],
-) -> Result<usize, DbError> {
-    let ids: Vec<i64> = sqlx::query_scalar(sql!("job/enqueue"))
-        .bind(line)
-        .bind(tenant_id)
-        .bind(user_id)
-        .bind(root_id)
-        .bind(kind.as_str())
-        .bind(0.0_f64)
-        .bind(MAX_CHARGED)
-        .bind(items.iter().copied().map(Some).collect::<Vec<_>>())
-        .bind(vec![1_i32; items.len()])
-        .bind(vec![serde_json::Value::Object(serde_json::Map::new()); items.len()])
-        .fetch_all(conn)
-        .await?;
-    Ok(ids.len())
+/// Enqueues one job per item, like `template`; returns how many were new.
+pub(crate) async fn enqueue_items(conn: &mut Conn, template: &NewJob, items: &[i64]) -> Result<usize, DbError> {
+    let items: Vec<_> = items.iter().map(|id| (Some(*id), 1, template.payload.clone())).collect();
+    Ok(enqueue_many(conn, template, &items).await?.len())
 }
 
 /// Enqueues many jobs of one kind by COPY, in the caller's transaction: payloads only, no items, so nothing can conflict.
@@ -353,11 +329,49 @@ pub async fn retry(conn: &mut Conn, ids: &[i64], actor: &str, reason: &str, forc
                 JobKind::Ocr => {
                     sqlx::query(sql!("page/reopen")).bind(item).execute(&mut *conn).await?;
                 }
-                JobKind::Embed | JobKind::Question | JobKind::Retention | JobKind::Noop => {}
+                JobKind::Notice => {
+                    sqlx::query(sql!("notice/reopen")).bind(item).execute(&mut *conn).await?;
+                }
+                JobKind::Embed | JobKind::Question | JobKind::Retention | JobKind::FanOut | JobKind::Noop => {}
             }
         }
     }
     Ok(hit)
+}
+
+/// A job whose document was given a place again.
+#[derive(Clone, Debug, FromRow, serde::Serialize)]
+pub struct Moved {
+    pub id: i64,
+    pub kind: String,
+    pub tenant_id: i64,
+    /// How sensitive it is there: the greater of its own level and the Space's floor.
+    pub level: i16,
+    pub document_id: i64,
+    pub space_id: i64,
+}
+
+/// Gives the documents behind these jobs a place again and makes the jobs that were parked for want of one due (decision B27). `space`:
+/// an id or a name within the document's own tenant; its owner must be a member of it. What is not returned was not moved.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn move_to(conn: &mut Conn, ids: &[i64], space: &str, actor: &str, reason: &str) -> Result<Vec<Moved>, DbError> {
+    let moved: Vec<Moved> = sqlx::query_as(sql!("job/move")).bind(ids).bind(space).fetch_all(&mut *conn).await?;
+    for m in &moved {
+        let Some(kind) = JobKind::parse(&m.kind) else { continue };
+        let line = line(&mut *conn, kind, kind.lane(), m.tenant_id, m.level).await?;
+        sqlx::query(sql!("job/set_line")).bind(m.id).bind(line).execute(&mut *conn).await?;
+    }
+    let all: Vec<i64> = moved.iter().map(|m| m.id).collect();
+    sqlx::query(sql!("job/moved"))
+        .bind(&all)
+        .bind(actor)
+        .bind(reason)
+        .execute(&mut *conn)
+        .await?;
+    retry(conn, &all, actor, reason, false).await?;
+    Ok(moved)
 }
 
 /// A job that was cancelled, or, when `running`, asked to stop.

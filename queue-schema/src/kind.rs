@@ -3,7 +3,9 @@
 
 pub mod embed;
 pub mod extract;
+pub mod fan_out;
 pub mod noop;
+pub mod notice;
 pub mod ocr;
 pub mod question;
 pub mod retention;
@@ -11,6 +13,7 @@ pub mod retention;
 use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
+use crate::job::{self, NewJob};
 use crate::outcome::RetryClass;
 use crate::{Conn, DbError, Lane};
 
@@ -28,12 +31,25 @@ pub enum JobKind {
     Question,
     /// Old finished rows, stale keys and orphaned blobs go.
     Retention,
+    /// An incident's notices, one for everybody with work behind its breaker.
+    FanOut,
+    /// One mail to one person about one incident.
+    Notice,
     /// Nothing: `doctor --round-trip` and the benchmarks.
     Noop,
 }
 
 impl JobKind {
-    pub const ALL: [Self; 6] = [Self::Extract, Self::Ocr, Self::Embed, Self::Question, Self::Retention, Self::Noop];
+    pub const ALL: [Self; 8] = [
+        Self::Extract,
+        Self::Ocr,
+        Self::Embed,
+        Self::Question,
+        Self::Retention,
+        Self::FanOut,
+        Self::Notice,
+        Self::Noop,
+    ];
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -43,6 +59,8 @@ impl JobKind {
             Self::Embed => "embed",
             Self::Question => "question",
             Self::Retention => "retention",
+            Self::FanOut => "fan_out",
+            Self::Notice => "notice",
             Self::Noop => "noop",
         }
     }
@@ -58,7 +76,7 @@ impl JobKind {
         match self {
             Self::Ocr => Some("ocr"),
             Self::Embed | Self::Question => Some("embedding"),
-            Self::Extract | Self::Retention | Self::Noop => None,
+            Self::Extract | Self::Retention | Self::FanOut | Self::Notice | Self::Noop => None,
         }
     }
 
@@ -67,7 +85,7 @@ impl JobKind {
     pub fn lane(self) -> Lane {
         match self {
             Self::Question => Lane::Interactive,
-            Self::Extract | Self::Ocr | Self::Embed | Self::Retention | Self::Noop => Lane::Batch,
+            Self::Extract | Self::Ocr | Self::Embed | Self::Retention | Self::FanOut | Self::Notice | Self::Noop => Lane::Batch,
         }
     }
 
@@ -75,7 +93,7 @@ impl JobKind {
     #[must_use]
     pub fn group_max(self) -> usize {
         match self {
-            Self::Extract | Self::Ocr | Self::Question | Self::Retention => 1,
+            Self::Extract | Self::Ocr | Self::Question | Self::Retention | Self::FanOut | Self::Notice => 1,
             Self::Embed => 256,
             Self::Noop => 500,
         }
@@ -97,6 +115,7 @@ pub enum Effect {
     Read(ocr::Output),
     Embedded(embed::Output),
     Answered(question::Output),
+    Noticed(notice::Output),
 }
 
 /// Writes an effect beside the row that it belongs to; says which kinds now have new work waiting. By reference: when the
@@ -108,6 +127,7 @@ pub(crate) async fn write(conn: &mut Conn, claim: &Claim, effect: &Effect) -> Re
         Effect::Extracted(out) => extract::write(conn, claim, out).await,
         Effect::Read(out) => ocr::write(conn, claim, out).await,
         Effect::Answered(out) => question::write(conn, claim, out).await,
+        Effect::Noticed(out) => notice::write(conn, claim, out).await,
     }
 }
 
@@ -122,9 +142,21 @@ pub(crate) async fn ended_badly(
     match kind {
         JobKind::Extract => extract::ended_badly(conn, item_id, class, detail).await,
         JobKind::Ocr => ocr::ended_badly(conn, item_id, class).await,
+        JobKind::Notice => crate::notice::failed(conn, item_id).await,
         // The block stays findable by its words; diagnostics count it.
-        JobKind::Embed | JobKind::Question | JobKind::Retention | JobKind::Noop => Ok(()),
+        JobKind::Embed | JobKind::Question | JobKind::Retention | JobKind::FanOut | JobKind::Noop => Ok(()),
     }
+}
+
+/// Enqueues what follows from a claim, in the transaction that settles it.
+async fn follow(conn: &mut Conn, claim: &Claim, kind: JobKind, root: i64, level: i16, items: &[i64]) -> Result<(), DbError> {
+    let next = NewJob {
+        user_id: claim.user_id,
+        root_id: Some(root),
+        level,
+        ..NewJob::new(kind, claim.tenant_id)
+    };
+    job::enqueue_items(conn, &next, items).await.map(|_| ())
 }
 
 /// How sensitive a document's pieces are: the greater of its own level and its Space's floor, unknown counting as the

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::kind::Effect;
-use crate::retry;
+use crate::retry::Pace;
 
 /// The closed set of decision B11, with D9's split of `permanent` into `refused` and `bad_input`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -155,9 +155,10 @@ pub const MAX_CRASHES: u32 = 3;
 /// Background timeouts in a row after which it is parked as too slow (B2).
 pub const MAX_TIMEOUTS: u32 = 3;
 
-/// The table. `retry_after` is what the provider asked for, `endpoint_wait` how long its endpoint backs off.
+/// The table. `wait` is what the provider asked for, or how long its endpoint backs off; `doubted` that a timeout's blame is
+/// still open: the endpoint's next control text says whose it was, and only then does `timeouts_in_row` move (decision D3).
 #[must_use]
-pub fn consequence(class: RetryClass, now: Counters, wait: Option<Duration>) -> Consequence {
+pub fn consequence(class: RetryClass, now: Counters, wait: Option<Duration>, doubted: bool, pace: &Pace) -> Consequence {
     let same = Consequence {
         next: Next::Wait(Duration::ZERO),
         forgiven: true,
@@ -170,16 +171,18 @@ pub fn consequence(class: RetryClass, now: Counters, wait: Option<Duration>) -> 
         // Held, not delayed: the closed breaker keeps it, and it is due the moment an operator opens it.
         RetryClass::Refused => same,
         RetryClass::ClientGone | RetryClass::Unservable => Consequence {
-            next: Next::Wait(Duration::from_secs(60)),
+            next: Next::Wait(pace.item_base),
             ..same
         },
         RetryClass::Timeout => {
             let n = now.timeouts_in_row + 1;
-            let next = if n >= MAX_TIMEOUTS {
-                Next::Park
-            } else {
-                Next::Wait(retry::item(n))
-            };
+            if doubted {
+                return Consequence {
+                    next: Next::Wait(pace.item(n)),
+                    ..same
+                };
+            }
+            let next = if n >= MAX_TIMEOUTS { Next::Park } else { Next::Wait(pace.item(n)) };
             Consequence {
                 next,
                 timeouts_in_row: n,
@@ -191,13 +194,13 @@ pub fn consequence(class: RetryClass, now: Counters, wait: Option<Duration>) -> 
             ..same
         },
         RetryClass::RateLimited => Consequence {
-            next: Next::Wait(wait.unwrap_or(retry::RATE_LIMIT_DEFAULT)),
+            next: Next::Wait(wait.unwrap_or(pace.rate_limit_default)),
             ..same
         },
         RetryClass::ItemError | RetryClass::EmptyOutput | RetryClass::InvalidOutput => {
             let n = now.item_fails + 1;
             Consequence {
-                next: Next::Wait(retry::item(n)),
+                next: Next::Wait(pace.item(n)),
                 forgiven: false,
                 item_fails: n,
                 ..same
@@ -215,11 +218,7 @@ pub fn consequence(class: RetryClass, now: Counters, wait: Option<Duration>) -> 
         },
         RetryClass::Crash => {
             let n = now.crashes + 1;
-            let next = if n >= MAX_CRASHES {
-                Next::Die
-            } else {
-                Next::Wait(Duration::from_secs(60))
-            };
+            let next = if n >= MAX_CRASHES { Next::Die } else { Next::Wait(pace.item_base) };
             Consequence {
                 next,
                 forgiven: false,
@@ -255,6 +254,8 @@ pub struct Failure {
     pub error: String,
     /// What the provider asked for, or how long its endpoint backs off.
     pub wait: Option<Duration>,
+    /// A timeout whose blame the endpoint's probe decides (decision D3).
+    pub doubted: bool,
 }
 
 impl Failure {
@@ -265,12 +266,19 @@ impl Failure {
             cause: cause.into(),
             error: sanitise(error.as_ref()),
             wait: None,
+            doubted: false,
         }
     }
 
     #[must_use]
     pub fn after(self, wait: Duration) -> Self {
         Self { wait: Some(wait), ..self }
+    }
+
+    /// Leaves it to the endpoint's probe whose fault this timeout was.
+    #[must_use]
+    pub fn doubted(self) -> Self {
+        Self { doubted: true, ..self }
     }
 }
 
@@ -317,7 +325,7 @@ mod tests {
         for class in RetryClass::ALL {
             assert_eq!(RetryClass::parse(class.as_str()), Some(class));
             assert!(!class.sentence().is_empty());
-            let c = consequence(class, Counters::default(), None);
+            let c = consequence(class, Counters::default(), None, false, &Pace::default());
             let charged = !c.forgiven;
             let expected = matches!(
                 class,
@@ -339,35 +347,31 @@ mod tests {
 
     #[test]
     fn b2_the_third_timeout_in_a_row_parks() {
-        let at = |n| {
-            consequence(
-                RetryClass::Timeout,
-                Counters {
-                    timeouts_in_row: n,
-                    ..Counters::default()
-                },
-                None,
-            )
-            .next
+        let pace = Pace::default();
+        let at = |n, doubted| {
+            let now = Counters {
+                timeouts_in_row: n,
+                ..Counters::default()
+            };
+            let c = consequence(RetryClass::Timeout, now, None, doubted, &pace);
+            (c.next, c.timeouts_in_row)
         };
         assert_eq!(
-            [at(0), at(1), at(2)],
-            [Next::Wait(retry::item(1)), Next::Wait(retry::item(2)), Next::Park]
+            [at(0, false), at(1, false), at(2, false)],
+            [(Next::Wait(pace.item(1)), 1), (Next::Wait(pace.item(2)), 2), (Next::Park, 3)]
         );
+        // D3: while the blame is open nothing is counted, however often.
+        assert_eq!(at(2, true), (Next::Wait(pace.item(3)), 2));
     }
 
     #[test]
     fn b7_the_third_crash_kills() {
         let at = |n| {
-            consequence(
-                RetryClass::Crash,
-                Counters {
-                    crashes: n,
-                    ..Counters::default()
-                },
-                None,
-            )
-            .next
+            let now = Counters {
+                crashes: n,
+                ..Counters::default()
+            };
+            consequence(RetryClass::Crash, now, None, false, &Pace::default()).next
         };
         assert!(matches!(at(1), Next::Wait(_)));
         assert_eq!(at(2), Next::Die);

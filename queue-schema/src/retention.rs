@@ -63,3 +63,23 @@ pub async fn sweep(db: &Db, keep: &Keep) -> Result<u64, DbError> {
 pub async fn orphans(db: &Db, keys: &[String]) -> Result<Vec<String>, DbError> {
     sqlx::query_scalar(sql!("retention/orphans")).bind(keys).fetch_all(&db.pool).await
 }
+
+/// Keys of blobs whose rows were deleted (decision B50), at most `limit`.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn dropped(db: &Db, limit: i64) -> Result<Vec<String>, DbError> {
+    sqlx::query_scalar(sql!("retention/dropped")).bind(limit).fetch_all(&db.pool).await
+}
+
+/// These are gone from the store.
+///
+/// # Errors
+/// When the database does not answer; then they are deleted once more, which does nothing.
+pub async fn forget_dropped(db: &Db, keys: &[String]) -> Result<(), DbError> {
+    sqlx::query(sql!("retention/forget_dropped"))
+        .bind(keys)
+        .execute(&db.pool)
+        .await
+        .map(|_| ())
+}

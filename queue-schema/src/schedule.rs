@@ -1,6 +1,6 @@
 //! Work that comes round: `schedules` rows become jobs when their time has come, once, whoever looks.
 
-use crate::{Db, DbError, JobKind, Lane};
+use crate::{Conn, Db, DbError, JobKind, Lane};
 
 /// Enqueues what is due and moves each schedule on; returns the kinds that now have work.
 ///
@@ -13,7 +13,7 @@ pub async fn run_due(db: &Db) -> Result<Vec<JobKind>, DbError> {
     for (kind, payload) in due {
         // A kind of a newer version stays scheduled; this worker leaves it to one that knows it.
         let Some(kind) = JobKind::parse(&kind) else { continue };
-        let tenant: i64 = sqlx::query_scalar(sql!("schedule/house_tenant")).fetch_one(&mut *tx).await?;
+        let tenant = house(&mut tx).await?;
         let job = crate::job::NewJob {
             lane: Lane::Batch,
             payload,
@@ -32,4 +32,9 @@ pub async fn run_due(db: &Db) -> Result<Vec<JobKind>, DbError> {
 /// When the database does not answer.
 pub async fn house_tenant(db: &Db) -> Result<i64, DbError> {
     sqlx::query_scalar(sql!("schedule/house_tenant")).fetch_one(&db.pool).await
+}
+
+/// The same, in the caller's transaction.
+pub(crate) async fn house(conn: &mut Conn) -> Result<i64, DbError> {
+    sqlx::query_scalar(sql!("schedule/house_tenant")).fetch_one(conn).await
 }

@@ -15,6 +15,8 @@ pub struct Presence {
     pub host: String,
     pub pid: i32,
     pub kinds: Vec<JobKind>,
+    /// Groups it runs at once.
+    pub places: usize,
     /// False behind a transaction pooler, where a session lock means nothing: then the lease alone decides.
     pub locked: bool,
 }
@@ -50,6 +52,7 @@ pub async fn register(url: &str, who: &Presence) -> Result<Registration, DbError
         .bind(who.pid)
         .bind(&kinds)
         .bind(who.locked)
+        .bind(i32::try_from(who.places).unwrap_or(i32::MAX))
         .execute(&mut conn)
         .await?;
     Ok(Registration { conn })
@@ -89,8 +92,12 @@ pub struct Tick {
     pub leases_lapsed: bool,
     pub schedules_due: bool,
     pub probe_due: bool,
+    /// An incident's held work may have landed.
+    pub landing_due: bool,
     /// Jobs of mine that somebody asked to cancel.
     pub cancelled: Vec<i64>,
+    /// Jobs of mine whose call is to be given up: `breaker off --now`.
+    pub interrupted: Vec<i64>,
 }
 
 /// The idle worker's one statement per poll (decision D21: reaper, schedules and probes ride on it).
@@ -130,7 +137,9 @@ pub async fn tick(
         leases_lapsed: row.try_get("leases_lapsed")?,
         schedules_due: row.try_get("schedules_due")?,
         probe_due: row.try_get("probe_due")?,
+        landing_due: row.try_get("landing_due")?,
         cancelled: row.try_get("cancelled")?,
+        interrupted: row.try_get("interrupted")?,
     })
 }
 

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use queue_schema::JobKind;
+use queue_schema::retry::Pace;
+
+use crate::mail::{Mailer, Smtp};
 
 /// Claims jobs, runs them and settles them, until told to stop.
 #[derive(Clone, Debug, Parser)]
@@ -62,6 +65,43 @@ pub struct Config {
     /// One attempt at a question's vector
     #[arg(long, env = "STEADFAST_QUESTION_TIMEOUT", default_value = "15s", value_parser = humantime::parse_duration)]
     pub question_timeout: Duration,
+    /// First wait after an item's own failure; each further one doubles it
+    #[arg(long, env = "STEADFAST_ITEM_BACKOFF", default_value = "60s", value_parser = humantime::parse_duration, help_heading = "Pace of failures")]
+    pub item_backoff: Duration,
+    /// Longest of these waits
+    #[arg(long, env = "STEADFAST_ITEM_BACKOFF_CAP", default_value = "24h", value_parser = humantime::parse_duration, help_heading = "Pace of failures")]
+    pub item_backoff_cap: Duration,
+    /// First wait before an endpoint that is down is asked its control text; each further one doubles it
+    #[arg(long, env = "STEADFAST_ENDPOINT_BACKOFF", default_value = "30s", value_parser = humantime::parse_duration, help_heading = "Pace of failures")]
+    pub endpoint_backoff: Duration,
+    /// Longest of these waits
+    #[arg(long, env = "STEADFAST_ENDPOINT_BACKOFF_CAP", default_value = "10m", value_parser = humantime::parse_duration, help_heading = "Pace of failures")]
+    pub endpoint_backoff_cap: Duration,
+    /// How long an endpoint's last answer speaks for it: a failure within that time is the item's own
+    #[arg(long, env = "STEADFAST_EVIDENCE", default_value = "60s", value_parser = humantime::parse_duration, help_heading = "Pace of failures")]
+    pub evidence: Duration,
+    /// Wait after a 429 that names no time
+    #[arg(long, env = "STEADFAST_RATE_LIMIT_WAIT", default_value = "60s", value_parser = humantime::parse_duration, help_heading = "Pace of failures")]
+    pub rate_limit_wait: Duration,
+    /// The longest a provider's Retry-After is believed
+    #[arg(long, env = "STEADFAST_RATE_LIMIT_CAP", default_value = "5m", value_parser = humantime::parse_duration, help_heading = "Pace of failures")]
+    pub rate_limit_cap: Duration,
+    /// How long a breaker must have been on before its incident may close
+    #[arg(long, env = "STEADFAST_REOPEN_GRACE", default_value = "30m", value_parser = humantime::parse_duration, help_heading = "Pace of failures")]
+    pub reopen_grace: Duration,
+    /// Where notices are sent from: smtps://user:password@host or smtp://user:password@host (STARTTLS; plain text only to this machine).
+    /// Without it this worker sends none, and they wait for one that does
+    #[arg(long, env = "STEADFAST_SMTP_URL", hide_env_values = true, help_heading = "Mail")]
+    pub smtp_url: Option<String>,
+    /// The sender's address
+    #[arg(long, env = "STEADFAST_MAIL_FROM", requires = "smtp_url", help_heading = "Mail")]
+    pub mail_from: Option<String>,
+    /// Longest time for handing over one mail
+    #[arg(long, env = "STEADFAST_SMTP_TIMEOUT", default_value = "60s", value_parser = humantime::parse_duration, help_heading = "Mail")]
+    pub smtp_timeout: Duration,
+    /// Where people reach the API, for links in mails
+    #[arg(long, env = "STEADFAST_PUBLIC_URL", help_heading = "Mail")]
+    pub public_url: Option<String>,
     /// Stop when this process is gone (set by `steadfast up`)
     #[arg(long, env = "STEADFAST_PARENT_PID", hide = true)]
     pub parent_pid: Option<i32>,
@@ -84,6 +124,32 @@ impl Config {
                 humantime::format_duration(self.lease)
             ));
         }
+        for (base, cap, name) in [
+            (self.item_backoff, self.item_backoff_cap, "item"),
+            (self.endpoint_backoff, self.endpoint_backoff_cap, "endpoint"),
+        ] {
+            // A cap at or below the first step makes the backoff inert (requirement N45).
+            if base >= cap {
+                return Err(format!(
+                    "--{name}-backoff {} must be less than --{name}-backoff-cap {}: otherwise no wait ever grows",
+                    humantime::format_duration(base),
+                    humantime::format_duration(cap)
+                ));
+            }
+            if base.is_zero() {
+                return Err(format!(
+                    "--{name}-backoff 0 would ask without a pause; give it at least a few milliseconds"
+                ));
+            }
+        }
+        if self.smtp_url.is_some() && self.mail_from.is_none() {
+            return Err(
+                "--smtp-url (STEADFAST_SMTP_URL) needs --mail-from (STEADFAST_MAIL_FROM): whom shall the notices come from?".to_owned(),
+            );
+        }
+        if self.smtp_url.is_none() && self.kinds.contains(&JobKind::Notice) {
+            return Err("--kinds names notice, but without --smtp-url (STEADFAST_SMTP_URL) no mail can be sent".to_owned());
+        }
         for (name, value) in [("--lease", self.lease), ("--renew", self.renew), ("--poll", self.poll)] {
             if value.is_zero() {
                 return Err(format!("{name} 0 would spin; give it at least a few milliseconds"));
@@ -95,10 +161,40 @@ impl Config {
     #[must_use]
     pub fn kinds(&self) -> Vec<JobKind> {
         if self.kinds.is_empty() {
-            JobKind::ALL.to_vec()
+            // A worker without a mail server leaves notices to one that has it.
+            JobKind::ALL
+                .into_iter()
+                .filter(|k| *k != JobKind::Notice || self.smtp_url.is_some())
+                .collect()
         } else {
             self.kinds.clone()
         }
+    }
+
+    /// How fast failures come round again.
+    #[must_use]
+    pub fn pace(&self) -> Pace {
+        Pace {
+            item_base: self.item_backoff,
+            item_cap: self.item_backoff_cap,
+            endpoint_base: self.endpoint_backoff,
+            endpoint_cap: self.endpoint_backoff_cap,
+            evidence: self.evidence,
+            rate_limit_default: self.rate_limit_wait,
+            rate_limit_cap: self.rate_limit_cap,
+            reopen_grace: self.reopen_grace,
+        }
+    }
+
+    /// The mail server, where one is set.
+    ///
+    /// # Errors
+    /// A sentence that names the setting; never the password.
+    pub fn mailer(&self) -> Result<Option<Mailer>, String> {
+        let (Some(url), Some(from)) = (&self.smtp_url, &self.mail_from) else {
+            return Ok(None);
+        };
+        Ok(Some(Mailer::new(Smtp::parse(url, from)?, self.smtp_timeout)))
     }
 
     /// Batch places: what was asked for, or one per core.

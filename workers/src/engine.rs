@@ -26,6 +26,8 @@ pub enum Why {
     Cancelled = 2,
     /// This process is going away.
     Shutdown = 3,
+    /// The breaker was turned off with the words "and now".
+    Interrupted = 4,
 }
 
 /// A stop signal with its reason; the first reason stays.
@@ -47,6 +49,7 @@ impl Stop {
             1 => Some(Why::Lost),
             2 => Some(Why::Cancelled),
             3 => Some(Why::Shutdown),
+            4 => Some(Why::Interrupted),
             _ => None,
         }
     }
@@ -279,6 +282,15 @@ impl Engine {
         }
     }
 
+    /// The calls of these jobs are to be given up, and of their groups with them.
+    pub fn interrupt(&self, ids: &[i64]) {
+        for (key, h) in lock(&self.held).iter() {
+            if ids.contains(&key.job_id) {
+                h.stop.stop(Why::Interrupted);
+            }
+        }
+    }
+
     /// Self-fencing (decision B31): a lease that could not be renewed is given up before anybody else may take it.
     pub fn give_up_unrenewed(&self, older_than: Duration) {
         let mut lost = 0;
@@ -366,7 +378,7 @@ impl Engine {
             if batch.is_empty() {
                 return;
             }
-            match claim::settle(&self.db, &batch).await {
+            match claim::settle(&self.db, &batch, &self.taker.pace).await {
                 Ok(settled) => return self.written(&batch, &settled),
                 Err(error) if db::is_transient(&error) => {
                     tracing::warn!(%error, jobs = batch.len(), "cannot settle yet; trying again while the leases live");
@@ -377,7 +389,9 @@ impl Engine {
                     // Not the job's words: the database's refusal, which may quote content, stays in the operator's log level.
                     tracing::error!(job.id = batch[0].0.job_id, %error, "the database refused what this job wants to write");
                     if matches!(batch[0].1, Outcome::Failed(_)) {
-                        return; // nothing more can be written; the lease lapses and the sweep counts it
+                        // Nothing more can be written: let go, so that it is not renewed, the lease lapses and the sweep counts it.
+                        lock(&self.held).remove(&batch[0].0.key());
+                        return;
                     }
                     batch[0].1 = Outcome::failed(RetryClass::InvalidOutput, "write_refused", "the database refused the result");
                 }

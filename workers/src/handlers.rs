@@ -2,15 +2,18 @@
 
 pub mod embed;
 pub mod extract;
+pub mod fan_out;
+pub mod notice;
 pub mod ocr;
 pub mod question;
 pub mod retention;
 
 use std::time::Duration;
 
+use queue_schema::JobKind;
+use queue_schema::capability::{self, Refusal, Trip};
 use queue_schema::endpoint::{self, Endpoint};
 use queue_schema::outcome::{Failure, Outcome, RetryClass};
-use queue_schema::{JobKind, capability, retry};
 use steadfast_engines::EngineError;
 
 use crate::engine::Group;
@@ -26,7 +29,8 @@ pub fn max_hold(context: &Context, group: &Group) -> Duration {
         JobKind::Ocr => call.max(context.config.ocr_timeout) + HOLD_MARGIN,
         JobKind::Embed => call + HOLD_MARGIN,
         JobKind::Question => context.config.question_timeout + Duration::from_secs(5),
-        JobKind::Retention => Duration::from_secs(3600),
+        JobKind::Retention | JobKind::FanOut => Duration::from_secs(3600),
+        JobKind::Notice => context.config.smtp_timeout + HOLD_MARGIN,
         JobKind::Noop => HOLD_MARGIN,
     }
 }
@@ -42,9 +46,12 @@ async fn well(context: &Context, endpoint: &Endpoint) {
 /// was, and the endpoint or the breaker is told.
 /// `alone`: the failed call carried this item and nothing else.
 async fn blame(context: &Context, group: &Group, endpoint: &Endpoint, job_id: i64, failure: ProviderFailure, alone: bool) -> Outcome {
-    let answered_lately = endpoint::answered_lately(&context.db, endpoint.id, job_id).await.unwrap_or(false);
+    let pace = context.pace();
+    let answered_lately = endpoint::answered_lately(&context.db, endpoint.id, job_id, pace)
+        .await
+        .unwrap_or(false);
     let mut class = class(failure.symptom, Evidence { answered_lately, alone });
-    if class == RetryClass::Refused && !trip(context, group, endpoint, &failure).await {
+    if class == RetryClass::Refused && !refused(context, group, endpoint, &failure).await {
         // The same key and model passed with a control text a moment later: a stray refusal, or one about this item only.
         class = RetryClass::ItemError;
     }
@@ -52,16 +59,17 @@ async fn blame(context: &Context, group: &Group, endpoint: &Endpoint, job_id: i6
     let mut outcome = Failure::new(class, failure.cause, &failure.error);
     match class {
         RetryClass::Outage => {
-            let wait = retry::endpoint(1, jitter);
+            let wait = pace.endpoint(1, jitter);
             down(context, endpoint, wait, failure.cause).await;
             outcome = outcome.after(wait);
         }
         RetryClass::Timeout if group.kind != JobKind::Question => {
-            // Slow or dead? The control text decides (D7); until it is back, nobody else is sent there.
-            down(context, endpoint, retry::endpoint(1, jitter), failure.cause).await;
+            // Slow or dead? The control text decides (D3, D7); until it is back, nobody else is sent there and nobody is blamed.
+            down(context, endpoint, pace.endpoint(1, jitter), failure.cause).await;
+            outcome = outcome.doubted();
         }
         RetryClass::RateLimited => {
-            let wait = retry::rate_limit(failure.retry_after, jitter);
+            let wait = pace.rate_limit(failure.retry_after, jitter);
             if let Err(error) = endpoint::pause(&context.db, endpoint.id, wait).await {
                 tracing::warn!(%error, "could not note that the endpoint asked for time");
             }
@@ -74,26 +82,39 @@ async fn blame(context: &Context, group: &Group, endpoint: &Endpoint, job_id: i6
 
 async fn down(context: &Context, endpoint: &Endpoint, wait: Duration, cause: &str) {
     match endpoint::down(&context.db, endpoint.id, endpoint.epoch, wait).await {
-        Ok(Some(1)) => tracing::warn!(
+        Ok(true) => tracing::warn!(
             endpoint = endpoint.name,
             cause,
             "endpoint does not answer: held back until a control text comes through"
         ),
-        Ok(_) => {}
+        Ok(false) => {}
         Err(error) => tracing::warn!(%error, "could not note that the endpoint does not answer"),
     }
 }
 
-/// Turns the breaker off for a refusal, once it is confirmed: a single stray 401 among good answers must not stop everybody
-/// (public case 71), so the control text is asked first. Later refusals of the same kind only count. False: not confirmed.
-async fn trip(context: &Context, group: &Group, endpoint: &Endpoint, failure: &ProviderFailure) -> bool {
-    let (Some(name), Some(epoch)) = (group.kind.capability(), group.claims.first().and_then(|c| c.capability_epoch)) else {
+/// A refusal stops the endpoint, and with the last one its capability. It is believed at once where nothing has come through since
+/// the breaker was last turned on; otherwise the control text is asked first, because a single stray 401 among good answers must not
+/// stop everybody (public case 71). False: not confirmed.
+async fn refused(context: &Context, group: &Group, endpoint: &Endpoint, failure: &ProviderFailure) -> bool {
+    let (Some(name), Some(claim)) = (group.kind.capability(), group.claims.first()) else {
+        return true;
+    };
+    let (Some(capability_epoch), Some(endpoint_epoch)) = (claim.capability_epoch, claim.endpoint_epoch) else {
         return true;
     };
     // One at a time in this process: the second finds the breaker off and asks nobody.
     let _one = context.confirming.lock().await;
-    match capability::is_on(&context.db, name, epoch).await {
-        Ok(true) => {
+    let standing = capability::standing(
+        &context.db,
+        name,
+        endpoint.owner_tenant_id,
+        capability_epoch,
+        endpoint.id,
+        endpoint_epoch,
+    )
+    .await;
+    match standing {
+        Ok(s) if s.still_on && s.has_answered => {
             let limit = endpoint.timeout().min(Duration::from_secs(30));
             if context.clients.probe(endpoint, limit).await.is_ok() {
                 tracing::warn!(
@@ -104,20 +125,41 @@ async fn trip(context: &Context, group: &Group, endpoint: &Endpoint, failure: &P
                 return false;
             }
         }
-        Ok(false) => {}
+        Ok(_) => {}
         Err(error) => tracing::warn!(%error, "could not look at the breaker"),
     }
-    let reason = format!("{}: {}: {}", endpoint.name, failure.cause, failure.error);
-    match capability::trip(&context.db, name, None, epoch, "system", &reason).await {
-        Ok(capability::Trip::Tripped) => tracing::error!(
+    let reason = queue_schema::outcome::sanitise(&format!("{}: {}: {}", endpoint.name, failure.cause, failure.error));
+    let refusal = Refusal {
+        endpoint_id: endpoint.id,
+        endpoint_epoch,
+        capability_epoch,
+        actor: "system",
+        reason: &reason,
+    };
+    match capability::refused(&context.db, &refusal).await {
+        Ok(Trip::Tripped) => tracing::error!(
             capability = name,
             reason,
             "breaker off: the work is held until an operator turns it on"
         ),
-        Ok(capability::Trip::Counted | capability::Trip::Stale) => {}
+        Ok(Trip::EndpointOnly) => tracing::error!(
+            endpoint = endpoint.name,
+            reason,
+            "endpoint off until an operator turns it on; another one serves on"
+        ),
+        Ok(Trip::Counted | Trip::Stale) => {}
         Err(error) => tracing::error!(%error, capability = name, "the breaker could not be tripped"),
     }
     true
+}
+
+/// The Space it was meant for is gone, or who asked may not write there any more: never loose, never somewhere else (decision B27).
+fn place_gone() -> Outcome {
+    Outcome::failed(
+        RetryClass::PlaceGone,
+        "place_gone",
+        "its Space is gone, or its owner is not a member of it any more",
+    )
 }
 
 /// A failure of an engine in this process; never the wire's.
@@ -149,7 +191,7 @@ fn blob_failure(error: &queue_schema::blob::BlobError) -> Outcome {
 
 /// Asks an endpoint that is down for its control text; one prober in the fleet gets the row, the next step is written already.
 pub async fn probe(context: &Context, protocols: &[String]) {
-    let endpoint = match endpoint::take_probe(&context.db, protocols, rand::random()).await {
+    let endpoint = match endpoint::take_probe(&context.db, protocols, rand::random(), context.pace()).await {
         Ok(Some(endpoint)) => endpoint,
         Ok(None) => return,
         Err(error) => return tracing::debug!(%error, "could not look for an endpoint to probe"),
@@ -170,5 +212,7 @@ pub async fn probe(context: &Context, protocols: &[String]) {
     if came_back {
         tracing::info!(endpoint = endpoint.name, "endpoint answers again");
         well(context, &endpoint).await;
+    } else if let Err(error) = endpoint::still_down(&context.db, endpoint.id).await {
+        tracing::debug!(%error, "could not note that it is the endpoint's fault");
     }
 }

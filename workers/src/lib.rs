@@ -10,6 +10,7 @@ pub mod config;
 pub mod engine;
 pub mod handlers;
 pub mod local;
+pub mod mail;
 pub mod provider;
 pub mod pulse;
 pub mod run;

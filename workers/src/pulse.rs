@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use queue_schema::hint::Hinter;
 use queue_schema::worker::{self, Presence, Registration, Tick};
-use queue_schema::{Db, DbError, JobKind, claim, schedule};
+use queue_schema::{Db, DbError, JobKind, claim, incident, schedule};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Config;
@@ -194,6 +194,9 @@ impl Pulse {
         if !tick.cancelled.is_empty() {
             self.engine.cancel(&tick.cancelled);
         }
+        if !tick.interrupted.is_empty() {
+            self.engine.interrupt(&tick.interrupted);
+        }
         if tick.probe_due {
             let _already_ringing = self.probe.try_send(());
         }
@@ -227,6 +230,9 @@ impl Pulse {
                 tracing::warn!(waiting = back.waiting, dead = back.dead, "took back jobs of lost workers");
             }
             self.announce(hinter, back.woken);
+        }
+        if tick.landing_due && incident::land(db, &self.engine.taker.pace).await? {
+            self.announce(hinter, [JobKind::Notice]);
         }
         if tick.schedules_due {
             let kinds = schedule::run_due(db).await?;

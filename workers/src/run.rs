@@ -6,12 +6,14 @@ use std::time::Duration;
 use queue_schema::blob::Blobs;
 use queue_schema::claim::{self, Claim, Started};
 use queue_schema::outcome::{Outcome, RetryClass};
+use queue_schema::retry::Pace;
 use queue_schema::{Db, JobKind};
 
 use crate::config::Config;
 use crate::engine::{Engine, Group, Why};
 use crate::handlers;
 use crate::local::Local;
+use crate::mail::Mailer;
 use crate::provider::Clients;
 
 /// What handlers work with.
@@ -25,6 +27,16 @@ pub struct Context {
     /// Held while a refusal is being confirmed, so that a burst of them asks once.
     pub confirming: tokio::sync::Mutex<()>,
     pub on_start: Option<OnStart>,
+    /// None: this worker sends no mail.
+    pub mailer: Option<Mailer>,
+}
+
+impl Context {
+    /// How fast failures come round again.
+    #[must_use]
+    pub fn pace(&self) -> &Pace {
+        &self.engine.taker.pace
+    }
 }
 
 /// Told of each claim just before its handler: what the benchmark's latency is measured by.
@@ -68,6 +80,8 @@ async fn start_and_do(context: &Context, group: &Group) -> Vec<Outcome> {
         JobKind::Embed => handlers::embed::handle(context, group).await,
         JobKind::Question => handlers::question::handle(context, group).await,
         JobKind::Retention => handlers::retention::handle(context, group).await,
+        JobKind::FanOut => handlers::fan_out::handle(context, group).await,
+        JobKind::Notice => handlers::notice::handle(context, group).await,
         JobKind::Noop => all(group, Outcome::done),
     }
 }
@@ -78,6 +92,7 @@ fn stopped(context: &Context, claim: &Claim, why: Why) -> Outcome {
         Why::Cancelled if context.engine.is_cancelled(claim) => {
             Outcome::failed(RetryClass::Cancelled, "cancelled", "cancelled while it ran")
         }
+        Why::Interrupted => Outcome::failed(RetryClass::Preempted, "interrupted", "the breaker was turned off with --now"),
         Why::Cancelled => Outcome::failed(
             RetryClass::Preempted,
             "neighbour_cancelled",

@@ -37,6 +37,7 @@ pub async fn work(config: Config, hooks: Hooks, stop: impl Future<Output = ()> +
     let places = config.places();
     let local = Local::find(&config).map_err(|e| e.to_string())?;
     let protocols = local.protocols();
+    let mailer = config.mailer()?;
     let blobs = Blobs::open(&config.blobs).map_err(|e| e.to_string())?;
     let connections = u32::try_from(places + 3).unwrap_or(u32::MAX).min(10);
     let db = worker::open(&config.database_url, connections).map_err(|e| format!("STEADFAST_DATABASE_URL: {e}"))?;
@@ -47,6 +48,7 @@ pub async fn work(config: Config, hooks: Hooks, stop: impl Future<Output = ()> +
         boot_id,
         lease: config.lease,
         protocols: protocols.clone(),
+        pace: config.pace(),
     };
     let engine = Engine::start(db.clone(), taker, hinter);
     let Hooks { on_ready, on_start } = hooks;
@@ -59,6 +61,7 @@ pub async fn work(config: Config, hooks: Hooks, stop: impl Future<Output = ()> +
         local,
         confirming: tokio::sync::Mutex::default(),
         on_start,
+        mailer,
     });
 
     let reserved = Arm::new("interactive", kinds.clone(), true, 1);
@@ -86,6 +89,7 @@ pub async fn work(config: Config, hooks: Hooks, stop: impl Future<Output = ()> +
         host: host(),
         pid: i32::try_from(std::process::id()).unwrap_or(0),
         kinds: kinds.clone(),
+        places,
         locked: !config.pooler,
     };
     let pulse = Pulse {

@@ -175,7 +175,8 @@ pub(super) fn api_env() -> Vec<(OsString, OsString)> {
 }
 
 /// What a worker may see: what the API may, and in addition providers' keys (any name that ends in _KEY or _API_TOKEN, and those listed
-/// in STEADFAST_PASS_ENV, separated by commas), STEADFAST_PROXY, through which providers are reached, and TESSDATA_PREFIX. The API gets none of
+/// in STEADFAST_PASS_ENV, separated by commas), STEADFAST_PROXY, through which providers are reached, STEADFAST_SMTP_URL, which may hold a
+/// password, and TESSDATA_PREFIX. The API gets none of
 /// them: it has no provider client.
 pub(super) fn worker_env() -> Vec<(OsString, OsString)> {
     let named = std::env::var("STEADFAST_PASS_ENV").unwrap_or_default();
@@ -191,7 +192,7 @@ fn for_api(name: &OsStr) -> bool {
     if PLAIN.contains(&name) || ["LC_", "SSL_CERT_", "AWS_"].iter().any(|start| name.starts_with(start)) {
         return true;
     }
-    const OURS: [&str; 9] = [
+    const OURS: [&str; 10] = [
         "STEADFAST_DATABASE_URL",
         "STEADFAST_URL",
         "STEADFAST_BIND",
@@ -201,6 +202,7 @@ fn for_api(name: &OsStr) -> bool {
         "STEADFAST_BIN_DIR",
         "STEADFAST_PASS_ENV",
         "STEADFAST_PROXY",
+        "STEADFAST_SMTP_URL",
     ];
     let secret = ["_TOKEN", "_KEY", "_PASSWORD", "_SECRET"].iter().any(|end| name.ends_with(end));
     name.starts_with("STEADFAST_") && !secret && !OURS.contains(&name)
@@ -210,7 +212,7 @@ fn for_worker(name: &OsStr, named: &[&str]) -> bool {
     let Some(name) = name.to_str() else { return false };
     name.ends_with("_KEY")
         || name.ends_with("_API_TOKEN")
-        || ["STEADFAST_PROXY", "TESSDATA_PREFIX"].contains(&name)
+        || ["STEADFAST_PROXY", "STEADFAST_SMTP_URL", "TESSDATA_PREFIX"].contains(&name)
         || named.contains(&name)
 }
 
@@ -229,6 +231,7 @@ mod tests {
             ("AWS_SECRET_ACCESS_KEY", true, true),
             ("GITHUB_TOKEN", false, false),
             ("STEADFAST_PROXY", false, true),
+            ("STEADFAST_SMTP_URL", false, true),
             ("PATH", true, true),
             ("LD_PRELOAD", false, false),
         ] {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
-use queue_schema::capability::{self, Flipped};
+use queue_schema::capability::{self, Flipped, Off};
 use queue_schema::{Db, Tx};
 
 use super::ctx::{Ctx, actor, ago, plain, reason, say, since};
@@ -30,6 +30,15 @@ pub(crate) enum Verb {
         /// Only for this tenant, by id; by default for everybody
         #[arg(long, value_name = "ID")]
         tenant: Option<i64>,
+        /// Give up the calls under way too; their work is held uncharged
+        #[arg(long)]
+        now: bool,
+        /// A drill: where nothing is held, open no incident
+        #[arg(long)]
+        quiet: bool,
+        /// Where it is off already: put --reason beside the first reason, as a note
+        #[arg(long)]
+        annotate: bool,
         /// Do not ask
         #[arg(long, short)]
         yes: bool,
@@ -45,6 +54,9 @@ pub(crate) enum Verb {
         /// The breaker of this tenant, by id; by default that of everybody
         #[arg(long, value_name = "ID")]
         tenant: Option<i64>,
+        /// All at once, without the ramp of 1, 2, 4 … calls
+        #[arg(long)]
+        full: bool,
     },
     /// Who did what, when and why; newest first
     History {
@@ -82,19 +94,44 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
                 .collect();
             ctx.table(&["breaker", "for", "state", "held", "refusals", "changed", "reason"], rows);
         }
-        Verb::Off { name, reason, tenant, yes } => {
+        Verb::Off {
+            name,
+            reason,
+            tenant,
+            now,
+            quiet,
+            annotate,
+            yes,
+        } => {
             let whom = tenant.map_or_else(|| "everybody".to_owned(), |t| format!("tenant {t}"));
             ctx.confirm(
                 yes,
                 &format!("turn {name} off for {whom}; its work is held until it is turned on again"),
             )?;
             let mut tx = db.begin().await?;
-            let flipped = capability::off(&mut tx, &name, tenant, &actor(), &reason).await?;
+            let flipped = capability::off(
+                &mut tx,
+                &Off {
+                    name: &name,
+                    tenant_id: tenant,
+                    actor: &actor(),
+                    reason: &reason,
+                    now,
+                    quiet,
+                    annotate,
+                },
+            )
+            .await?;
             tell(ctx, &db, &name, tenant, flipped, tx).await?;
         }
-        Verb::On { name, reason, tenant } => {
+        Verb::On {
+            name,
+            reason,
+            tenant,
+            full,
+        } => {
             let mut tx = db.begin().await?;
-            let flipped = capability::on(&mut tx, &name, tenant, &actor(), &reason).await?;
+            let flipped = capability::on(&mut tx, &name, tenant, &actor(), &reason, full).await?;
             tell(ctx, &db, &name, tenant, flipped, tx).await?;
         }
         Verb::History { name, limit } => {

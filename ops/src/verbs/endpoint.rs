@@ -173,14 +173,14 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
         }
         Verb::On { name, reason } => {
             let mut tx = db.begin().await?;
-            let hit = endpoint::enable(&mut tx, &name, true, &actor(), &reason).await?;
+            let hit = endpoint::enable(&mut tx, &name, true, &actor(), &reason).await?.is_some();
             queue_schema::Db::commit(tx).await?;
             (name, hit, "is on")
         }
         Verb::Off { name, reason, yes } => {
             ctx.confirm(yes, &format!("leave endpoint {name} out"))?;
             let mut tx = db.begin().await?;
-            let hit = endpoint::enable(&mut tx, &name, false, &actor(), &reason).await?;
+            let hit = endpoint::enable(&mut tx, &name, false, &actor(), &reason).await?.is_some();
             queue_schema::Db::commit(tx).await?;
             (name, hit, "is off")
         }

@@ -3,7 +3,7 @@
 with c as (
   select * from capabilities where name = $1 and tenant_id is not distinct from $2 for update),
 flipped as (
-  update capabilities t set enabled = false, reason = $4, changed_by = $3, changed_at = now(), failure_count = 0
+  update capabilities t set enabled = false, reason = $4, changed_by = $3, changed_at = now(), failure_count = 0, ramp_limit = null, ramp_ok = 0
     from c where t.id = c.id and c.enabled
   returning t.id, t.enabled, t.epoch, t.reason, t.changed_by, t.changed_at),
 noted as (

@@ -1,7 +1,9 @@
+-- A new epoch, so that evidence from before trips nothing (B18), and a ramp of one unless $5 (B22).
 with c as (
   select * from capabilities where name = $1 and tenant_id is not distinct from $2 for update),
 flipped as (
-  update capabilities t set enabled = true, epoch = t.epoch + 1, reason = $4, changed_by = $3, changed_at = now()
+  update capabilities t set enabled = true, epoch = t.epoch + 1, reason = $4, changed_by = $3, changed_at = now(),
+         ramp_limit = case when $5 then null else 1 end, ramp_ok = 0
     from c where t.id = c.id and not c.enabled
   returning t.id, t.enabled, t.epoch, t.reason, t.changed_by, t.changed_at),
 noted as (

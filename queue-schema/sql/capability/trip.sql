@@ -3,7 +3,7 @@
 with c as (
   select * from capabilities where name = $1 and tenant_id is not distinct from $2 for update),
 tripped as (
-  update capabilities t set enabled = false, reason = $5, changed_by = $4, changed_at = now(), failure_count = 1
+  update capabilities t set enabled = false, reason = $5, changed_by = $4, changed_at = now(), failure_count = 1, ramp_limit = null, ramp_ok = 0
     from c where t.id = c.id and c.enabled and c.epoch = $3
   returning t.id),
 counted as (

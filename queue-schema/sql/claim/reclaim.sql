@@ -22,7 +22,7 @@ back as (
                        else 'waiting' end,
          avail_at = now(),
          forgiven = j.forgiven + s.blameless::int, crashes = j.crashes + (not s.blameless)::int,
-         claimed_by = null, claimed_at = null, started_at = null, endpoint_id = null, endpoint_epoch = null, capability_epoch = null,
+         claimed_by = null, claimed_at = null, started_at = null, endpoint_id = null, endpoint_epoch = null, capability_epoch = null, interrupt_at = null,
          last_class = case when s.blameless then j.last_class else 'crash' end,
          last_cause = case when s.blameless then j.last_cause else 'worker_lost' end,
          last_error = case when s.blameless then j.last_error else 'the worker that ran it was lost' end

@@ -25,7 +25,11 @@ due as (
    where l.kind = any ($2)
      and (l.capability is null or exists (
            select from endpoints e where e.capability = l.capability and e.enabled and e.due_at <= now() and e.outage_streak = 0
-              and e.protocol = any ($3) and e.trust >= l.level and (e.owner_tenant_id is null or e.owner_tenant_id = l.tenant_id)))
+              and e.protocol = any ($3) and e.trust >= l.level and (e.owner_tenant_id is null or e.owner_tenant_id = l.tenant_id)
+              and (e.url is not null or not exists ( -- as in claim/take.sql
+                    select from endpoints r where r.capability = e.capability and r.url is not null and r.rank < e.rank
+                       and (r.enabled or r.tripped_at is not null) and r.trust >= l.level
+                       and (r.owner_tenant_id is null or r.owner_tenant_id = l.tenant_id)))))
      and not exists (select from capabilities c where c.name = l.capability and not c.enabled and (c.tenant_id is null or c.tenant_id = l.tenant_id))
      and exists (select from jobs j where j.line_id = l.id and j.status = 'waiting' and j.avail_at <= now()))
 select coalesce((select array_agg(pair) from due), '{}') as due,
@@ -39,5 +43,7 @@ select coalesce((select array_agg(pair) from due), '{}') as due,
          and exists (select from jobs j where j.status = 'running' and j.avail_at < now()) as leases_lapsed,
        exists (select from schedules where enabled and next_at <= now()) as schedules_due,
        exists (select from endpoints where outage_streak > 0 and due_at <= now() and enabled and protocol = any ($3)) as probe_due,
+       exists (select from incidents where closed_at is null and enabled_at is not null and look_at <= now()) as landing_due,
+       (select coalesce(array_agg(j.id), '{}') from jobs j where j.status = 'running' and j.claimed_by = $1 and j.interrupt_at is not null) as interrupted,
        -- mine that somebody asked to cancel: seen within one poll, not only at the next renewal
        (select coalesce(array_agg(j.id), '{}') from jobs j where j.status = 'running' and j.claimed_by = $1 and j.cancel_at is not null) as cancelled

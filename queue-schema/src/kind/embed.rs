@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::JobKind;
 use crate::claim::Claim;
-use crate::{Conn, Db, DbError, Lane};
+use crate::{Conn, Db, DbError};
 
 /// What the handler reads before it starts.
 #[derive(Clone, Debug)]
@@ -130,10 +130,17 @@ pub(super) async fn insert_blocks(
         .fetch_all(&mut *conn)
         .await?;
     if ids.is_empty() {
+        // Its Space went between the look and this write: refused, so that the next attempt finds it gone and says so.
+        if sqlx::query_scalar(sql!("document/place_gone"))
+            .bind(document_id)
+            .fetch_one(&mut *conn)
+            .await?
+        {
+            return Err(DbError::Protocol("the Space it was meant for is gone".to_owned()));
+        }
         return Ok(Vec::new());
     }
     let level = super::level_of_document(&mut *conn, document_id).await?;
-    let line = crate::job::line(&mut *conn, JobKind::Embed, Lane::Batch, claim.tenant_id, level).await?;
-    crate::job::enqueue_on(&mut *conn, line, JobKind::Embed, claim.tenant_id, claim.user_id, Some(root), &ids).await?;
+    super::follow(&mut *conn, claim, JobKind::Embed, root, level, &ids).await?;
     Ok(vec![JobKind::Embed])
 }

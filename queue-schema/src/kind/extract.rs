@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::JobKind;
 use crate::claim::Claim;
 use crate::outcome::RetryClass;
-use crate::{Conn, DbError, Lane};
+use crate::{Conn, DbError};
 
 /// What the handler reads before it starts.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub struct Input {
     pub title: String,
     pub media_type: String,
     pub blob_key: String,
+    /// False: its Space is gone, or who asked may not write there any more; it must not land anywhere (decision B27).
+    pub place_stands: bool,
 }
 
 /// The document behind a claim; none when it was deleted in the meantime.
@@ -22,16 +24,17 @@ pub struct Input {
 /// # Errors
 /// When the database does not answer.
 pub async fn input(db: &crate::Db, claim: &Claim) -> Result<Option<Input>, DbError> {
-    let row: Option<(i64, String, String, String)> = sqlx::query_as(sql!("document/for_extract"))
+    let row: Option<(i64, String, String, String, bool)> = sqlx::query_as(sql!("document/for_extract"))
         .bind(claim.item_id)
         .bind(claim.item_version)
         .fetch_optional(&db.pool)
         .await?;
-    Ok(row.map(|(document_id, title, media_type, blob_key)| Input {
+    Ok(row.map(|(document_id, title, media_type, blob_key, place_stands)| Input {
         document_id,
         title,
         media_type,
         blob_key,
+        place_stands,
     }))
 }
 
@@ -86,8 +89,7 @@ pub(super) async fn write(conn: &mut Conn, claim: &Claim, out: &Output) -> Resul
         .await?;
     if !waiting.is_empty() {
         let level = super::level_of_document(&mut *conn, document_id).await?;
-        let line = crate::job::line(&mut *conn, JobKind::Ocr, Lane::Batch, claim.tenant_id, level).await?;
-        crate::job::enqueue_on(&mut *conn, line, JobKind::Ocr, claim.tenant_id, claim.user_id, Some(root), &waiting).await?;
+        super::follow(&mut *conn, claim, JobKind::Ocr, root, level, &waiting).await?;
         woken.push(JobKind::Ocr);
     }
     woken.extend(super::embed::insert_blocks(&mut *conn, claim, document_id, root, &chunks).await?);

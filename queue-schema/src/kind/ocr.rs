@@ -14,6 +14,8 @@ pub struct Input {
     pub document_id: i64,
     pub page_no: i32,
     pub image_key: String,
+    /// False: its Space is gone, or who asked may not write there any more; it must not land anywhere (decision B27).
+    pub place_stands: bool,
 }
 
 /// The page behind a claim; none when its document was deleted in the meantime.
@@ -21,15 +23,16 @@ pub struct Input {
 /// # Errors
 /// When the database does not answer.
 pub async fn input(db: &crate::Db, claim: &Claim) -> Result<Option<Input>, DbError> {
-    let row: Option<(i64, i64, i32, String)> = sqlx::query_as(sql!("page/for_ocr"))
+    let row: Option<(i64, i64, i32, String, bool)> = sqlx::query_as(sql!("page/for_ocr"))
         .bind(claim.item_id)
         .fetch_optional(&db.pool)
         .await?;
-    Ok(row.map(|(page_id, document_id, page_no, image_key)| Input {
+    Ok(row.map(|(page_id, document_id, page_no, image_key, place_stands)| Input {
         page_id,
         document_id,
         page_no,
         image_key,
+        place_stands,
     }))
 }
 

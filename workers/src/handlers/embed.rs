@@ -191,7 +191,9 @@ async fn splits(context: &Context, group: &Group, endpoint: &Endpoint, failure: 
         return true;
     }
     match group.claims.first() {
-        Some(c) if failure.symptom.splits() => endpoint::answered_lately(&context.db, endpoint.id, c.job_id).await.unwrap_or(false),
+        Some(c) if failure.symptom.splits() => endpoint::answered_lately(&context.db, endpoint.id, c.job_id, context.pace())
+            .await
+            .unwrap_or(false),
         _ => false,
     }
 }

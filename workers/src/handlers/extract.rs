@@ -7,7 +7,7 @@ use queue_schema::kind::Effect;
 use queue_schema::kind::extract::{self, Output, Page};
 use queue_schema::outcome::{Failure, Outcome, RetryClass};
 
-use super::{blob_failure, database_away};
+use super::{blob_failure, database_away, place_gone};
 use crate::child::{self, ChildError};
 use crate::engine::Group;
 use crate::run::Context;
@@ -26,6 +26,9 @@ async fn one(context: &Context, claim: &Arc<queue_schema::claim::Claim>) -> Outc
         Ok(None) => return Outcome::failed(RetryClass::Superseded, "document_gone", "deleted or replaced in the meantime"),
         Err(error) => return database_away(&error),
     };
+    if !input.place_stands {
+        return place_gone();
+    }
     let bytes = match context.blobs.get(&input.blob_key).await {
         Ok(bytes) => bytes,
         Err(error) => return blob_failure(&error),

@@ -10,7 +10,7 @@ use queue_schema::kind::ocr::{self, Output};
 use queue_schema::outcome::{Outcome, RetryClass};
 use steadfast_engines::EngineError;
 
-use super::{blame, blob_failure, database_away, local_failure, well};
+use super::{blame, blob_failure, database_away, local_failure, place_gone, well};
 use crate::engine::Group;
 use crate::run::{Context, all};
 
@@ -33,6 +33,9 @@ async fn one(context: &Context, group: &Group, endpoint: &Endpoint, claim: &Arc<
         Ok(None) => return Outcome::failed(RetryClass::Superseded, "page_gone", "deleted in the meantime"),
         Err(error) => return database_away(&error),
     };
+    if !input.place_stands {
+        return place_gone();
+    }
     let png = match context.blobs.get(&input.image_key).await {
         Ok(png) => png,
         Err(error) => return blob_failure(&error),

@@ -21,13 +21,24 @@ pub async fn handle(context: &Context, group: &Group) -> Vec<Outcome> {
 async fn sweep(context: &Context) -> Result<(), Outcome> {
     let keep = Keep::default();
     let rows = retention::sweep(&context.db, &keep).await.map_err(|e| database_away(&e))?;
+    let mut blobs = 0;
+    loop {
+        let keys = retention::dropped(&context.db, 500).await.map_err(|e| database_away(&e))?;
+        if keys.is_empty() {
+            break;
+        }
+        for key in &keys {
+            context.blobs.delete(key).await.map_err(|e| blob_failure(&e))?;
+            blobs += 1;
+        }
+        retention::forget_dropped(&context.db, &keys).await.map_err(|e| database_away(&e))?;
+    }
     let now = context.db.now().await.map_err(|e| database_away(&e))?;
     let old = context
         .blobs
         .list_older_than(now, keep.orphan_blobs, 10_000)
         .await
         .map_err(|e| blob_failure(&e))?;
-    let mut blobs = 0;
     for keys in old.chunks(500) {
         for key in retention::orphans(&context.db, keys).await.map_err(|e| database_away(&e))? {
             context.blobs.delete(&key).await.map_err(|e| blob_failure(&e))?;

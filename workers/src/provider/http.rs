@@ -470,7 +470,8 @@ fn chain(e: &reqwest::Error) -> String {
     }
 }
 
-fn tls() -> Result<rustls::ClientConfig, String> {
+/// The one TLS of a worker, for its HTTP clients and for mail.
+pub(crate) fn tls() -> Result<rustls::ClientConfig, String> {
     let mut roots = rustls::RootCertStore::empty();
     // Some entries of a system's store are always unreadable; what counts is that there are others.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

@@ -17,11 +17,13 @@ use std::time::Duration;
 use queue_schema::endpoint::Endpoint;
 use queue_schema::outcome::{Failure, sanitise};
 
+pub(crate) use self::http::tls;
 pub use self::http::{Clients, Key};
 pub use self::ocr_http::OcrText;
 pub use self::openai::Embedded;
 pub use self::retry_after::retry_after;
 pub use self::symptom::{Evidence, Reading, Symptom, class, read};
+pub(crate) use self::words::withhold;
 
 /// A call that gave nothing to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +66,7 @@ impl ProviderFailure {
             cause: self.cause.into(),
             error: self.error,
             wait: self.retry_after,
+            doubted: false,
         }
     }
 }

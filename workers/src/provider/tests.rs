@@ -121,6 +121,12 @@ fn endpoint(url: &str) -> Endpoint {
         epoch: 1,
         outage_streak: 0,
         last_ok_at: None,
+        owner_tenant_id: None,
+        tripped_at: None,
+        refusal_count: 0,
+        reason: None,
+        changed_by: None,
+        changed_at: chrono::DateTime::UNIX_EPOCH,
     }
 }
 

@@ -97,7 +97,7 @@ pub(super) fn without<'a>(body: &'a str, texts: &[String]) -> Cow<'a, str> {
 
 /// A provider's words with the key masked, or nothing at all when they repeat what was sent: a run of 16 characters of a
 /// text, or the whole of a shorter one.
-pub(super) fn withhold(said: &str, texts: &[String], key: Option<&str>) -> Option<String> {
+pub(crate) fn withhold(said: &str, texts: &[String], key: Option<&str>) -> Option<String> {
     let mut said: String = said.chars().take(600).collect();
     if let Some(key) = key.filter(|k| !k.is_empty()) {
         said = said.replace(key, "***");

@@ -1,0 +1,1 @@
+select exists (select from documents where id = $1 and space_id is null)

@@ -1,0 +1,2 @@
+-- The endpoint does not answer its control text either, so no item is to blame for the timeouts before (D3).
+update jobs set doubt_endpoint_id = null, last_class = 'outage' where doubt_endpoint_id = $1

@@ -1,0 +1,4 @@
+-- Marked before the first byte leaves (B25). No row: it was not due, or somebody has begun.
+update notices set opening = case when $2 then 'sending' else opening end, closing = case when $2 then closing else 'sending' end
+ where id = $1 and case when $2 then opening else closing end = 'due'
+returning id

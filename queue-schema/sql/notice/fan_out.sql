@@ -1,0 +1,14 @@
+-- Everybody with work behind the closed breaker, insert or ignore; $2 at a time, so that no statement holds on for long.
+-- From a breaker that is on again nobody is told that it is off: what is missed here by a hair gets its closing part alone.
+insert into notices (incident_id, tenant_id, user_id, wording_version, opening)
+select i.id, u.tenant_id, u.id, $3, case when i.enabled_at is null then 'due' else 'skipped' end
+  from incidents i
+  join users u on (i.tenant_id is null or u.tenant_id = i.tenant_id)
+ where i.id = $1 and i.closed_at is null
+   and not exists (select from notices n where n.incident_id = i.id and n.user_id = u.id)
+   and exists (select from jobs j join lines l on l.id = j.line_id
+                where j.user_id = u.id and j.status in ('waiting', 'running') and l.capability = i.capability and l.lane = 'batch'
+                  and j.id <= coalesce(i.last_job_id, j.id))
+ limit $2
+on conflict do nothing
+returning id, tenant_id, opening = 'due' as due
