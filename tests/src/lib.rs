@@ -48,4 +48,6 @@
 //! named by `STEADFAST_TEST_PG` (and `STEADFAST_TEST_PG15` for one without pgvector), which `ops/test` sets too.
 
 pub mod harness;
+pub mod mail;
 pub mod provider;
+pub mod smtp;
