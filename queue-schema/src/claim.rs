@@ -29,6 +29,7 @@ pub struct Claim {
     pub item_version: i32,
     pub payload: serde_json::Value,
     pub charged: i32,
+    pub max_charged: i32,
     pub counters: Counters,
     pub created_at: DateTime<Utc>,
     /// When it was taken: the same moment for all claims of one take, so it also tells groups apart.
@@ -66,6 +67,7 @@ impl Claim {
             item_version: row.try_get("item_version")?,
             payload: row.try_get("payload")?,
             charged: row.try_get("charged")?,
+            max_charged: row.try_get("max_charged")?,
             counters: Counters {
                 item_fails: count("item_fails")?,
                 crashes: count("crashes")?,
@@ -266,6 +268,28 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)], pace: &Pace) -> Re
             woken: HashSet::new(),
         });
     }
+    // Nothing but failures that only wait: one statement too. A row that somebody cancelled meanwhile is left to the long way.
+    if batch.iter().all(|(c, o)| only_waits(c, o, pace)) {
+        let mut conn = db.pool.acquire().await?;
+        let mut ours: HashSet<i64> = settle_failures(&mut conn, batch, pace, true)
+            .await?
+            .iter()
+            .map(|e| e.job_id)
+            .collect();
+        drop(conn);
+        if ours.len() < total {
+            let mut tx = db.begin().await?;
+            for e in settle_failures(&mut tx, batch, pace, false).await? {
+                ours.insert(e.job_id);
+                e.consequences(&mut tx).await?;
+            }
+            tx.commit().await?;
+        }
+        return Ok(Settled {
+            ours,
+            woken: HashSet::new(),
+        });
+    }
     let mut tx = db.begin().await?;
     let ephemeral = batch.iter().all(|(c, _)| c.kind.is_ephemeral());
     if ephemeral {
@@ -292,7 +316,7 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)], pace: &Pace) -> Re
     if batch.iter().any(|(c, _)| c.kind.is_ephemeral()) {
         ours.extend(settle_ephemeral(&mut tx, batch).await?);
     }
-    let ended = settle_failures(&mut tx, batch, pace).await?;
+    let ended = settle_failures(&mut tx, batch, pace, false).await?;
     ours.extend(ended.iter().map(|e| e.job_id));
 
     // 2. effects of what is ours, with the rows or not at all.
@@ -315,6 +339,16 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)], pace: &Pace) -> Re
     woken.extend(move_ramps(&mut tx, batch, &ours).await?);
     tx.commit().await?;
     Ok(Settled { ours, woken })
+}
+
+/// A failure after which the job does nothing but wait for its next turn: no effect, no end, no other row.
+fn only_waits(claim: &Claim, outcome: &Outcome, pace: &Pace) -> bool {
+    let Outcome::Failed(f) = outcome else { return false };
+    let c = outcome::consequence(f.class, claim.counters, f.wait, f.doubted, pace);
+    !claim.kind.is_ephemeral()
+        && !claim.ramped
+        && matches!(c.next, Next::Wait(_))
+        && claim.charged - i32::from(c.forgiven) < claim.max_charged
 }
 
 /// Successes widen a ramp, an outage or a rate limit narrows it (decision B22). Returns the kinds that may be asked by more now.
@@ -420,7 +454,8 @@ impl Ended {
     }
 }
 
-async fn settle_failures(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)], pace: &Pace) -> Result<Vec<Ended>, DbError> {
+/// `waiting_only`: rows that somebody asked to cancel are left alone.
+async fn settle_failures(conn: &mut Conn, batch: &[(Arc<Claim>, Outcome)], pace: &Pace, waiting_only: bool) -> Result<Vec<Ended>, DbError> {
     #[derive(Default)]
     struct Columns<'a> {
         ids: Vec<i64>,
@@ -513,7 +548,8 @@ async fn settle_failures(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)], pa
             .bind(&stay.cause)
             .bind(&stay.error)
             .bind(&stay.doubt)
-            .fetch_all(&mut **tx)
+            .bind(waiting_only)
+            .fetch_all(&mut *conn)
             .await?;
         for row in &rows {
             ended.push(Ended::from_row(row)?);
@@ -525,7 +561,7 @@ async fn settle_failures(tx: &mut crate::Tx, batch: &[(Arc<Claim>, Outcome)], pa
             .bind(&gone_attempts)
             .bind(&gone_status)
             .bind(&gone_class)
-            .fetch_all(&mut **tx)
+            .fetch_all(&mut *conn)
             .await?;
         ended.extend(rows.into_iter().map(|job_id| Ended {
             job_id,

@@ -13,7 +13,7 @@ hit as (
          interrupt_at = null, doubt_endpoint_id = s.doubt,
          last_class = s.class, last_cause = s.cause, last_error = s.error
     from s join jobs o on o.id = s.id
-   where j.id = s.id and case when j.status = 'running' and j.attempts = s.attempt then true else false end
+   where j.id = s.id and case when j.status = 'running' and j.attempts = s.attempt and (j.cancel_at is null or not $13) then true else false end
   returning j.id, j.tenant_id, j.kind, j.item_id, j.status, j.cancel_at, s.attempt, s.class, s.cause, s.error, s.forgive, o.claimed_by, o.claimed_at, o.started_at),
 noted as (
   insert into attempts (job_id, attempt, tenant_id, class, cause, error, forgiven, worker, claimed_at, started_at)

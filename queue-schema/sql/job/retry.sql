@@ -1,7 +1,7 @@
 -- Replay (decision B13): history stays, the budget is full again. A waiting one is made due now, which clears a backoff.
 with hit as (
   update jobs j
-     set status = 'waiting', avail_at = now(), forgiven = j.attempts, item_fails = 0, timeouts_in_row = 0,
+     set status = 'waiting', avail_at = now(), forgiven = j.attempts, item_fails = 0, timeouts_in_row = 0, doubt_endpoint_id = null,
          crashes = case when $4 then 0 else j.crashes end
    where j.id = any ($1) and j.status in ('waiting', 'parked', 'dead')
      and ($4 or j.status = 'waiting' or coalesce(j.last_class, '') not in ('crash', 'bad_input', 'oversize'))

@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 
 use crate::measure::throughput::Wanted;
-use crate::measure::{Bench, claim, enqueue, pickup, question, rest, throughput};
+use crate::measure::{Bench, claim, enqueue, held, pickup, question, rest, throughput};
 use crate::report::Section;
 use crate::server::Server;
 
@@ -67,6 +67,8 @@ enum Command {
     Pickup,
     /// Time of a claim with few, with many and with many held jobs
     Claim,
+    /// Breakers flipped with many jobs held, failures settled, isolated children started
+    Held,
     /// What a question costs over a direct provider call
     Question,
     /// Bytes of write-ahead log a job: bare SQL, Steadfast, rivals
@@ -137,6 +139,10 @@ async fn run(args: &Args) -> Result<()> {
     if wants(Command::Claim) {
         eprintln!("claim");
         sections.push(claim::run(&bench).await?);
+    }
+    if wants(Command::Held) {
+        eprintln!("held work");
+        sections.push(held::run(&bench).await?);
     }
     if wants(Command::Question) {
         eprintln!("question");

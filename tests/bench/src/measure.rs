@@ -2,6 +2,7 @@
 
 pub mod claim;
 pub mod enqueue;
+pub mod held;
 pub mod pickup;
 pub mod question;
 pub mod rest;

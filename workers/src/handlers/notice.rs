@@ -81,8 +81,17 @@ async fn one(context: &Context, claim: &Claim) -> Result<Outcome, queue_schema::
         Sent::NotSent { why, cause, error } => {
             match why {
                 // The job ends dead, and with it the part says `failed`.
-                NotSent::BadAddress | NotSent::Refused => return Ok(Outcome::failed(RetryClass::BadInput, cause, error)),
-                NotSent::KeyRefused => tracing::error!(cause, error, "the mail server refuses our credentials: notices wait"),
+                // A refused sender is our setting's fault and not the letter's: it waits like a refused password.
+                NotSent::BadAddress | NotSent::Refused if cause != "sender_refused" => {
+                    return Ok(Outcome::failed(RetryClass::BadInput, cause, error));
+                }
+                NotSent::KeyRefused | NotSent::BadAddress | NotSent::Refused => {
+                    tracing::error!(
+                        cause,
+                        error,
+                        "the mail server refuses our login or sender: notices wait until STEADFAST_SMTP_URL or STEADFAST_MAIL_FROM is mended"
+                    );
+                }
                 NotSent::Away => {}
             }
             notice::back(&context.db, input.id, part, &error).await?;

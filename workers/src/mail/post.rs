@@ -19,7 +19,7 @@ impl Post {
     /// [`NotSent::BadAddress`]: what would not stay inside its header, or is no address. The words repeat none of it.
     pub(super) fn write(from: &Mailbox, letter: &Letter) -> Result<Self, Fault> {
         let bad = |cause, what: &str| Fault::ours(NotSent::BadAddress, cause, what);
-        // Before parsing: a quoted local part may hold anything.
+        // Before parsing: what is not ASCII may be in a local part, and some of that is a line break.
         let address = (!letter.to.chars().any(char::is_control)).then(|| letter.to.parse().ok().and_then(in_ascii));
         let no = "the recipient is no mail address; correct it in the person's account";
         let to: Address = address.flatten().ok_or_else(|| bad("bad_address", no))?;

@@ -13,7 +13,6 @@ use lettre::transport::smtp::response::Response;
 use tokio::io::{AsyncBufRead as _, AsyncBufReadExt as _, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 
 /// Bytes a server may say in one conversation; a talkative one says four thousand.
-#[allow(dead_code)]
 const MOST: usize = 256 * 1024;
 
 /// A stream (the socket, or TLS over it) that hands out one line per read, so that no reader above it ever holds a byte
@@ -121,7 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
             me.line.extend_from_slice(&seen[..take]);
             me.io.consume(take);
             me.heard += take;
-            if false {
+            if me.heard > MOST {
                 return Poll::Ready(Err(io::Error::new(ErrorKind::InvalidData, "the server says too much")));
             }
             if end.is_some() {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use queue_schema::claim::{self, Taker};
 use queue_schema::outcome::Outcome;
+use queue_schema::retry::Pace;
 use queue_schema::{Db, JobKind, worker};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
@@ -160,6 +161,7 @@ async fn takes(db: &Db, scene: &Scene) -> Result<Vec<f64>> {
         boot_id: 1,
         lease: Duration::from_secs(300),
         protocols: vec!["minilm".to_owned(), "tesseract".to_owned()],
+        pace: Pace::default(),
     };
     let mut times = Vec::with_capacity(TAKES);
     for _ in 0..TAKES {
@@ -173,7 +175,7 @@ async fn takes(db: &Db, scene: &Scene) -> Result<Vec<f64>> {
             scene.name
         );
         let done: Vec<_> = claims.into_iter().map(|c| (Arc::new(c), Outcome::done())).collect();
-        let settled = claim::settle(db, &done).await?;
+        let settled = claim::settle(db, &done, &who.pace).await?;
         ensure!(
             settled.ours.len() == BATCH,
             "settled {} jobs instead of {BATCH}",
