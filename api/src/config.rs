@@ -7,7 +7,12 @@ use clap::Parser;
 
 /// The HTTP API of Steadfast.
 #[derive(Clone, Parser)]
-#[command(name = "steadfast-api", version, about)]
+#[command(
+    name = "steadfast-api",
+    version,
+    about,
+    after_help = "steadfast-api --openapi, alone, prints the OpenAPI document of all routes and ends; it needs no database."
+)]
 pub struct Config {
     /// Where the database is.
     #[arg(long, env = "STEADFAST_DATABASE_URL", hide_env_values = true)]

@@ -35,7 +35,7 @@ pub struct Remember {
     /// One Space, by id or name.
     pub space_ids: Vec<String>,
     pub conversation_id: Option<String>,
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     pub metadata: Option<Value>,
 }
 

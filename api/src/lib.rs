@@ -121,6 +121,12 @@ fn described() -> (Router<Arc<App>>, utoipa::openapi::OpenApi) {
     (router, api)
 }
 
+/// The OpenAPI document of all routes.
+#[must_use]
+pub fn description() -> utoipa::openapi::OpenApi {
+    described().1
+}
+
 /// All routes.
 pub fn router(app: &Arc<App>) -> Router {
     let (router, api) = described();
@@ -145,6 +151,15 @@ fn describe(api: &mut utoipa::openapi::OpenApi) {
     api.info.description = Some("Documents in, answers out. Every error is {error:{code,message,fields,requestId}}.".into());
     let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
     api.components.get_or_insert_default().add_security_scheme("bearer", bearer);
+    // A function's name is unique in its room only (there are three lists); an operation's must be in the whole document, or
+    // a generated client takes one route's parameters for another's.
+    for item in api.paths.paths.values_mut() {
+        for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten() {
+            if let (Some(id), Some([tag, ..])) = (&mut operation.operation_id, operation.tags.as_deref()) {
+                *id = format!("{tag}_{id}");
+            }
+        }
+    }
 }
 
 // The panic's message may hold content; what is kept is that there was one, with the request's id.
@@ -218,5 +233,19 @@ mod tests {
         ];
         expected.sort_unstable();
         assert_eq!(there, expected);
+    }
+
+    #[test]
+    fn every_operation_has_a_name_of_its_own() {
+        let api = serde_json::to_value(description()).expect("a description is JSON");
+        let methods = api["paths"].as_object().expect("paths").values();
+        let mut names: Vec<&str> = methods
+            .flat_map(|m| m.as_object().expect("methods").values())
+            .map(|operation| operation["operationId"].as_str().expect("a name"))
+            .collect();
+        names.sort_unstable();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all, "{names:?}");
     }
 }

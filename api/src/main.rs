@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use steadfast_api::config::Config;
-use steadfast_api::{App, router};
+use steadfast_api::{App, description, router};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -17,12 +17,30 @@ const GRACE: Duration = Duration::from_secs(30);
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    // Before the settings are looked at, which name a database: what the routes are is known without one.
+    if std::env::args_os().skip(1).eq(["--openapi"]) {
+        return print_description();
+    }
     let config = Config::parse();
     start_log();
     match run(config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("steadfast-api: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The OpenAPI document, as `/api/v1/openapi.json` serves it: what clients are generated from.
+fn print_description() -> ExitCode {
+    let printed = serde_json::to_string_pretty(&description())
+        .map_err(std::io::Error::from)
+        .and_then(|text| writeln!(std::io::stdout().lock(), "{text}"));
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("steadfast-api: {e}");
             ExitCode::FAILURE
         }
     }

@@ -6,6 +6,8 @@
 mod answers;
 #[path = "stories/claims.rs"]
 mod claims;
+#[path = "stories/clients.rs"]
+mod clients;
 #[path = "stories/doors.rs"]
 mod doors;
 #[path = "stories/parts.rs"]
