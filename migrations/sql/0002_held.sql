@@ -76,6 +76,7 @@ create table notices (
   constraint one_notice_per_incident_and_user unique (incident_id, user_id)
 );
 create index notices_by_user on notices (user_id);
+create index notices_to_send on notices (id) where opening = 'due' or closing = 'due';
 create index notices_to_close on notices (incident_id) where closing is null;
 
 -- ── Places that go ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -31,6 +31,8 @@ pub struct Claim {
     pub charged: i32,
     pub max_charged: i32,
     pub counters: Counters,
+    /// How its last failed attempt ended.
+    pub last_class: Option<String>,
     pub created_at: DateTime<Utc>,
     /// When it was taken: the same moment for all claims of one take, so it also tells groups apart.
     pub claimed_at: DateTime<Utc>,
@@ -73,6 +75,7 @@ impl Claim {
                 crashes: count("crashes")?,
                 timeouts_in_row: count("timeouts_in_row")?,
             },
+            last_class: row.try_get("last_class")?,
             created_at: row.try_get("created_at")?,
             claimed_at: row.try_get("claimed_at")?,
             ramped: row.try_get("ramped")?,

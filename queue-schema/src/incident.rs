@@ -9,7 +9,7 @@ use sqlx::FromRow;
 
 use crate::job::{self, NewJob};
 use crate::retry::Pace;
-use crate::{Conn, Db, DbError, JobKind, notice, schedule};
+use crate::{Conn, Db, DbError, JobKind, schedule};
 
 /// Whether any batch work waits behind this breaker, open or closed.
 ///
@@ -149,37 +149,28 @@ struct ToLand {
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Looks at one incident that is on again: whoever's held work has all ended gets the closing part of the notice (decision D18), and an
-/// incident that is over is closed. Returns whether there are new notices to send.
+/// incident that is over is closed.
 ///
 /// # Errors
 /// When a statement did not run; the next look does it.
-pub async fn land(db: &Db, pace: &Pace) -> Result<bool, DbError> {
+pub async fn land(db: &Db, pace: &Pace) -> Result<(), DbError> {
     let due: Option<ToLand> = sqlx::query_as(sql!("incident/to_land"))
         .bind(LOOK.as_secs_f64())
         .bind(pace.reopen_grace.as_secs_f64())
         .fetch_optional(&db.pool)
         .await?;
-    let Some(i) = due else { return Ok(false) };
+    let Some(i) = due else { return Ok(()) };
     let began = Instant::now();
-    let mut told = false;
     loop {
-        let mut tx = db.begin().await?;
-        let landed: Vec<(i64, i64, i32, bool)> = sqlx::query_as(sql!("incident/land"))
+        let landed = sqlx::query(sql!("incident/land"))
             .bind(i.id)
             .bind(&i.capability)
             .bind(i.tenant_id)
             .bind(i.last_job_id)
             .bind(i.opened_at)
-            .fetch_all(&mut *tx)
+            .execute(&db.pool)
             .await?;
-        for (id, tenant_id, round, due) in &landed {
-            if *due {
-                notice::enqueue(&mut tx, *id, *tenant_id, notice::Part::Closing, *round).await?;
-                told = true;
-            }
-        }
-        tx.commit().await?;
-        if landed.is_empty() {
+        if landed.rows_affected() == 0 {
             break;
         }
     }
@@ -201,5 +192,5 @@ pub async fn land(db: &Db, pace: &Pace) -> Result<bool, DbError> {
             .execute(&db.pool)
             .await?;
     }
-    Ok(told)
+    Ok(())
 }

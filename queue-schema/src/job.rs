@@ -105,8 +105,7 @@ pub async fn enqueue_many(
     if let (Some(capability), Lane::Batch, Some(user_id), false) =
         (template.kind.capability(), template.lane, template.user_id, ids.is_empty())
     {
-        // Boxed: a notice is a job itself, and a job without a capability ends the round.
-        Box::pin(notice::of_held(conn, capability, template.tenant_id, user_id)).await?;
+        notice::of_held(conn, capability, template.tenant_id, user_id).await?;
     }
     Ok(ids)
 }

@@ -71,37 +71,37 @@ pub enum Part {
     Closing,
 }
 
-/// A part becomes a job of its own, once per round.
-pub(crate) async fn enqueue(conn: &mut Conn, id: i64, tenant_id: i64, part: Part, round: i32) -> Result<(), DbError> {
-    let job = NewJob {
-        item_id: Some(id),
-        item_version: match part {
-            Part::Opening => 1,
-            Part::Closing => 1 + round,
-        },
-        ..NewJob::new(JobKind::Notice, tenant_id)
-    };
-    job::enqueue(conn, &job).await.map(|_| ())
-}
-
 /// Work of this person's was just made that a closed breaker holds: the transaction that made it makes the notice too, if there is an
-/// open incident and none yet (decision B24). Says whether there is something to send.
-pub(crate) async fn of_held(conn: &mut Conn, capability: &str, tenant_id: i64, user_id: i64) -> Result<bool, DbError> {
-    let made: Option<(i64, i64, bool)> = sqlx::query_as(sql!("notice/of_held"))
+/// open incident and none yet (decision B24).
+pub(crate) async fn of_held(conn: &mut Conn, capability: &str, tenant_id: i64, user_id: i64) -> Result<(), DbError> {
+    sqlx::query(sql!("notice/of_held"))
         .bind(capability)
         .bind(tenant_id)
         .bind(user_id)
         .bind(VERSION)
-        .fetch_optional(&mut *conn)
-        .await?;
-    match made {
-        Some((id, tenant_id, true)) => {
-            enqueue(&mut *conn, id, tenant_id, Part::Opening, 1).await?;
-            crate::hint::at_commit(conn, JobKind::Notice).await?;
-            Ok(true)
-        }
-        _ => Ok(false),
+        .execute(conn)
+        .await
+        .map(|_| ())
+}
+
+/// Makes jobs of parts that are due and have none, in the pulse of a worker that can send. A house without a mail server makes none:
+/// its notices wait as rows, and the queue is not filled with work that nobody can do. Says whether there are any.
+///
+/// # Errors
+/// When the transaction did not commit; the next look does it.
+pub async fn enqueue_due(db: &Db) -> Result<bool, DbError> {
+    let mut tx = db.begin().await?;
+    let due: Vec<(i64, i64, i32)> = sqlx::query_as(sql!("notice/due")).fetch_all(&mut *tx).await?;
+    for (id, tenant_id, version) in &due {
+        let job = NewJob {
+            item_id: Some(*id),
+            item_version: *version,
+            ..NewJob::new(JobKind::Notice, *tenant_id)
+        };
+        job::enqueue(&mut tx, &job).await?;
     }
+    tx.commit().await?;
+    Ok(!due.is_empty())
 }
 
 /// How many people one step of a fan-out tells.
@@ -110,22 +110,15 @@ const FAN: i64 = 500;
 /// One step of a fan-out: notices for people with work behind the breaker who have none yet. 0: all are told.
 ///
 /// # Errors
-/// When the transaction did not commit; the next attempt goes on where it stopped.
-pub async fn fan_out(db: &Db, incident_id: i64) -> Result<usize, DbError> {
-    let mut tx = db.begin().await?;
-    let made: Vec<(i64, i64, bool)> = sqlx::query_as(sql!("notice/fan_out"))
+/// When the statement did not run; the next attempt goes on where it stopped.
+pub async fn fan_out(db: &Db, incident_id: i64) -> Result<u64, DbError> {
+    let made = sqlx::query(sql!("notice/fan_out"))
         .bind(incident_id)
         .bind(FAN)
         .bind(VERSION)
-        .fetch_all(&mut *tx)
+        .execute(&db.pool)
         .await?;
-    for (id, tenant_id, due) in &made {
-        if *due {
-            enqueue(&mut tx, *id, *tenant_id, Part::Opening, 1).await?;
-        }
-    }
-    tx.commit().await?;
-    Ok(made.len())
+    Ok(made.rows_affected())
 }
 
 /// What the handler reads before it sends.
@@ -243,14 +236,8 @@ pub(crate) async fn failed(conn: &mut Conn, id: i64) -> Result<(), DbError> {
 /// # Errors
 /// When the database does not answer.
 pub async fn resend(conn: &mut Conn, id: i64) -> Result<bool, DbError> {
-    let again: Option<(i64, i64, i32, bool)> = sqlx::query_as(sql!("notice/reopen")).bind(id).fetch_optional(&mut *conn).await?;
-    let Some((id, tenant_id, round, opening)) = again else {
-        return Ok(false);
-    };
-    let part = if opening { Part::Opening } else { Part::Closing };
-    enqueue(&mut *conn, id, tenant_id, part, round).await?;
-    crate::hint::at_commit(conn, JobKind::Notice).await?;
-    Ok(true)
+    let again: Option<i64> = sqlx::query_scalar(sql!("notice/reopen")).bind(id).fetch_optional(conn).await?;
+    Ok(again.is_some())
 }
 
 /// A notice as an operator sees it. No address: who may read it asks the users table.

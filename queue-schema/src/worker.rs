@@ -94,6 +94,8 @@ pub struct Tick {
     pub probe_due: bool,
     /// An incident's held work may have landed.
     pub landing_due: bool,
+    /// A part of a notice is due, and this worker can send.
+    pub notices_due: bool,
     /// Jobs of mine that somebody asked to cancel.
     pub cancelled: Vec<i64>,
     /// Jobs of mine whose call is to be given up: `breaker off --now`.
@@ -138,6 +140,7 @@ pub async fn tick(
         schedules_due: row.try_get("schedules_due")?,
         probe_due: row.try_get("probe_due")?,
         landing_due: row.try_get("landing_due")?,
+        notices_due: row.try_get("notices_due")?,
         cancelled: row.try_get("cancelled")?,
         interrupted: row.try_get("interrupted")?,
     })

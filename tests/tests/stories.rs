@@ -6,10 +6,16 @@
 mod answers;
 #[path = "stories/claims.rs"]
 mod claims;
+#[path = "stories/classes.rs"]
+mod classes;
 #[path = "stories/clients.rs"]
 mod clients;
+#[path = "stories/crashes.rs"]
+mod crashes;
 #[path = "stories/doors.rs"]
 mod doors;
+#[path = "stories/held.rs"]
+mod held;
 #[path = "stories/parts.rs"]
 mod parts;
 #[path = "stories/rig.rs"]

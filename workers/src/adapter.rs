@@ -33,7 +33,7 @@ use tokio::time::Sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::{Engine, Group, Wake, Why};
-use crate::run::{self, Context as RunContext};
+use crate::run::{self, Runner};
 
 /// One set of places in a process and what may sit on them.
 #[derive(Clone, Debug)]
@@ -238,7 +238,10 @@ impl Backend for Queue {
                 free.saturating_mul(pair.0.group_max()).min(pair.0.group_max().max(SMALL_JOBS))
             };
             let engine = self.engine.clone();
-            self.take = Some((pair, asked, async move { engine.take(pair.0, pair.1, asked).await }.boxed()));
+            // A task of its own: once begun it goes on while nobody polls this queue, as between a stop and the close. Otherwise a claim
+            // that had not left yet would be made after the stop, or one that had would lie about unregistered.
+            let taking = AbortOnDropHandle::new(tokio::spawn(async move { engine.take(pair.0, pair.1, asked).await }));
+            self.take = Some((pair, asked, async move { taking.await.unwrap_or_else(|_| Ok(Vec::new())) }.boxed()));
         }
     }
 
@@ -395,8 +398,8 @@ where
     }
 }
 
-async fn handle(ticket: Ticket, context: Data<Arc<RunContext>>) -> Result<Vec<Outcome>, BoxDynError> {
-    Ok(run::run(&context, &ticket.0).await)
+async fn handle(ticket: Ticket, runner: Data<Arc<Runner>>) -> Result<Vec<Outcome>, BoxDynError> {
+    Ok(run::run(&runner, &ticket.0).await)
 }
 
 /// Runs the arms until `signal`, lets running work finish within `drain`, then stops it.
@@ -404,7 +407,7 @@ async fn handle(ticket: Ticket, context: Data<Arc<RunContext>>) -> Result<Vec<Ou
 /// # Errors
 /// When a worker ended by itself, or the monitor failed: the process must not look alive.
 pub async fn run_until(
-    context: Arc<RunContext>,
+    runner: Arc<Runner>,
     arms: Vec<(Arm, Wake, mpsc::Receiver<()>)>,
     signal: impl Future<Output = ()> + Send + 'static,
     drain: Duration,
@@ -422,8 +425,8 @@ pub async fn run_until(
     for (arm, wake, heard) in arms {
         // The monitor may call the factory again after a failure; we never let it (a restarted worker would have no bell), so
         // the queue is handed out once.
-        let queue = Mutex::new(Some(Queue::new(context.engine.clone(), arm.clone(), wake, heard)));
-        let (context, engine) = (context.clone(), context.engine.clone());
+        let queue = Mutex::new(Some(Queue::new(runner.engine.clone(), arm.clone(), wake, heard)));
+        let (runner, engine) = (runner.clone(), runner.engine.clone());
         monitor = monitor.register(move |_restarts| {
             let queue = queue.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_else(|| {
                 let (wake, heard) = Wake::new();
@@ -431,7 +434,7 @@ pub async fn run_until(
             });
             WorkerBuilder::new(arm.name)
                 .backend(queue)
-                .data(context.clone())
+                .data(runner.clone())
                 // First added is outermost: the limit holds a place for the whole run, panics become results inside it.
                 .concurrency(arm.places)
                 .catch_panic()
@@ -441,7 +444,7 @@ pub async fn run_until(
     }
     let monitor = monitor.should_restart(|_, _| false);
     let control = monitor.context();
-    let engine = context.engine.clone();
+    let engine = runner.engine.clone();
     let failed: Arc<Mutex<Option<String>>> = Arc::default();
     let watch = {
         let failed = failed.clone();
@@ -453,6 +456,7 @@ pub async fn run_until(
                 }
             }
             stopping.store(true, Ordering::SeqCst);
+            engine.stopping.store(true, Ordering::SeqCst);
             tracing::info!(grace = %humantime::format_duration(drain), running = engine.held().len(), "stopping: no new claims; running work may finish");
             // The monitor waits for what runs as long as it takes; at the end of the grace what still runs is told to give its job back.
             tokio::spawn(async move {

@@ -142,7 +142,11 @@ async fn body(out: &mut (impl tokio::io::AsyncRead + Unpin), len: usize) -> std:
 #[must_use]
 pub fn main(args: &[String]) -> i32 {
     let [name, media_type, seconds] = args else { return 2 };
-    limit_ourselves(seconds.parse().unwrap_or(300));
+    limit_ourselves(&Caps {
+        memory: MEMORY,
+        cpu_seconds: seconds.parse::<u64>().unwrap_or(300).saturating_mul(2),
+        processes: Some(256),
+    });
     let mut bytes = Vec::new();
     if std::io::stdin().lock().read_to_end(&mut bytes).is_err() {
         return 3;
@@ -189,16 +193,32 @@ fn send(out: &mut impl std::io::Write, frame: &Frame, body: &[u8]) -> std::io::R
     out.flush()
 }
 
-fn limit_ourselves(seconds: u64) {
+/// What a child process may take, its own children included.
+#[derive(Debug)]
+pub(crate) struct Caps {
+    /// Bytes of address space.
+    pub memory: u64,
+    /// Seconds of processor time.
+    pub cpu_seconds: u64,
+    /// Processes and threads of this user, our own and everybody else's: none for a child whose engines need threads.
+    pub processes: Option<u64>,
+}
+
+/// Makes this process the one that goes first: with its parent, at its limits, and when memory runs out.
+pub(crate) fn limit_ourselves(caps: &Caps) {
     use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
     let cap = |n| Rlimit {
         current: Some(n),
         maximum: Some(n),
     };
     // Best effort each: a kernel that refuses one leaves the deadline and the others.
-    let _refused = setrlimit(Resource::As, cap(MEMORY));
-    let _refused = setrlimit(Resource::Cpu, cap(seconds.saturating_mul(2)));
-    let _refused = setrlimit(Resource::Core, cap(0));
-    let _refused = setrlimit(Resource::Nproc, cap(256));
     let _refused = set_parent_process_death_signal(Some(Signal::KILL));
+    let _refused = setrlimit(Resource::As, cap(caps.memory));
+    let _refused = setrlimit(Resource::Cpu, cap(caps.cpu_seconds));
+    let _refused = setrlimit(Resource::Core, cap(0));
+    if let Some(processes) = caps.processes {
+        let _refused = setrlimit(Resource::Nproc, cap(processes));
+    }
+    // Rather this one than the worker, or the database beside it.
+    let _refused = std::fs::write("/proc/self/oom_score_adj", "1000");
 }

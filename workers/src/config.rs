@@ -8,9 +8,10 @@ use queue_schema::JobKind;
 use queue_schema::retry::Pace;
 
 use crate::mail::{Mailer, Smtp};
+use serde::{Deserialize, Serialize};
 
-/// Claims jobs, runs them and settles them, until told to stop.
-#[derive(Clone, Debug, Parser)]
+/// Claims jobs, runs them and settles them, until told to stop. Travels to the isolated child as JSON.
+#[derive(Clone, Debug, Parser, Serialize, Deserialize)]
 #[command(
     name = "steadfast-worker",
     version,
@@ -19,6 +20,7 @@ use crate::mail::{Mailer, Smtp};
 pub struct Config {
     /// Postgres, 15 or newer; the role is narrowed to steadfast_worker by itself
     #[arg(long, env = "STEADFAST_DATABASE_URL", hide_env_values = true)]
+    #[serde(skip)] // it holds a password: to the child by its environment
     pub database_url: String,
     /// Where documents' bytes are: file:///folder or s3://bucket/prefix
     #[arg(long, env = "STEADFAST_BLOBS", default_value = "file://./.steadfast/blobs")]
@@ -92,6 +94,7 @@ pub struct Config {
     /// Where notices are sent from: smtps://user:password@host or smtp://user:password@host (STARTTLS; plain text only to this machine).
     /// Without it this worker sends none, and they wait for one that does
     #[arg(long, env = "STEADFAST_SMTP_URL", hide_env_values = true, help_heading = "Mail")]
+    #[serde(skip)] // as above, and only to a child that sends a mail
     pub smtp_url: Option<String>,
     /// The sender's address
     #[arg(long, env = "STEADFAST_MAIL_FROM", requires = "smtp_url", help_heading = "Mail")]
@@ -102,6 +105,12 @@ pub struct Config {
     /// Where people reach the API, for links in mails
     #[arg(long, env = "STEADFAST_PUBLIC_URL", help_heading = "Mail")]
     pub public_url: Option<String>,
+    /// Most memory (MiB of address space) for the child process in which a job runs that was running when a worker died
+    #[arg(long, env = "STEADFAST_ISOLATED_MB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(512..=1_048_576))]
+    pub isolated_mb: u32,
+    /// On: jobs that ask for it end their process (see `fault`). For tests
+    #[arg(long, env = "STEADFAST_FAULTS", hide = true, default_value = "off", action = clap::ArgAction::Set, value_parser = on_or_off)]
+    pub faults: bool,
     /// Stop when this process is gone (set by `steadfast up`)
     #[arg(long, env = "STEADFAST_PARENT_PID", hide = true)]
     pub parent_pid: Option<i32>,
@@ -109,6 +118,14 @@ pub struct Config {
 
 fn kind(s: &str) -> Result<JobKind, String> {
     JobKind::parse(s.trim()).ok_or_else(|| format!("no such kind; there are {}", JobKind::ALL.map(JobKind::as_str).join(", ")))
+}
+
+fn on_or_off(s: &str) -> Result<bool, String> {
+    match s {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("use on or off".to_owned()),
+    }
 }
 
 impl Config {

@@ -2,7 +2,7 @@
 //! apalis.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ use queue_schema::{Db, DbError, JobKind, Lane, db};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::isolate;
 
 /// Why running work is asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +103,8 @@ pub struct Engine {
     watermarks: Mutex<HashMap<(JobKind, Lane), Mark>>,
     pub late: AtomicUsize,
     pub settled: AtomicUsize,
+    /// Nothing more is taken.
+    pub stopping: AtomicBool,
     tasks: Mutex<Vec<AbortOnDropHandle<()>>>,
     /// Of the thread that owns `db`'s sockets; the pulse calls in from another.
     runtime: tokio::runtime::Handle,
@@ -136,6 +140,7 @@ impl Engine {
             watermarks: Mutex::default(),
             late: AtomicUsize::new(0),
             settled: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
             tasks: Mutex::default(),
             runtime: tokio::runtime::Handle::current(),
         });
@@ -152,6 +157,9 @@ impl Engine {
     /// # Errors
     /// When the take, or the look at its endpoint, did not run. What was taken comes back when its lease lapses.
     pub async fn take(&self, kind: JobKind, lane: Lane, limit: usize) -> Result<Vec<Group>, DbError> {
+        if self.stopping.load(Ordering::SeqCst) {
+            return Ok(Vec::new());
+        }
         let claims = claim::take(&self.db, &self.taker, kind, lane, limit, self.watermark(kind, lane)).await?;
         self.remember(kind, lane, limit, &claims);
         if claims.is_empty() {
@@ -163,10 +171,11 @@ impl Engine {
             None => None,
         };
         let mut groups = Vec::new();
-        let mut claims = claims.into_iter().map(Arc::new).peekable();
+        // Each suspect by itself, behind the others: its neighbours are not to share its process, nor to wait for it.
+        let (suspects, clean): (Vec<_>, Vec<_>) = claims.into_iter().map(Arc::new).partition(|c| isolate::is_suspect(c));
+        let together = clean.chunks(kind.group_max()).chain(suspects.chunks(1));
         let mut held = lock(&self.held);
-        while claims.peek().is_some() {
-            let group: Vec<Arc<Claim>> = claims.by_ref().take(kind.group_max()).collect();
+        for group in together.map(<[_]>::to_vec) {
             let stop = Stop::default();
             let left = Arc::new(AtomicUsize::new(group.len()));
             for claim in &group {

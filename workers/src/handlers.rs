@@ -59,7 +59,9 @@ async fn blame(context: &Context, group: &Group, endpoint: &Endpoint, job_id: i6
     let mut outcome = Failure::new(class, failure.cause, &failure.error);
     match class {
         RetryClass::Outage => {
-            let wait = pace.endpoint(1, jitter);
+            // A provider that says when it will be back (503 with Retry-After) is believed, as a floor and up to the same cap as a 429.
+            let asked = failure.retry_after.unwrap_or_default().min(pace.rate_limit_cap);
+            let wait = pace.endpoint(1, jitter).max(asked);
             down(context, endpoint, wait, failure.cause).await;
             outcome = outcome.after(wait);
         }

@@ -18,6 +18,8 @@ pub struct Local {
     model_dir: Option<PathBuf>,
     model: OnceCell<Arc<MiniLm>>,
     tesseract: Option<Tesseract>,
+    /// In a child for one job, Tesseract is looked for when it is asked for.
+    looks_late: bool,
     pub chunker: Chunker,
 }
 
@@ -27,8 +29,7 @@ impl Local {
     /// # Errors
     /// When the chunk settings do not go together.
     pub fn find(config: &Config) -> Result<Self, EngineError> {
-        let chars = config.chunk_chars as usize;
-        let chunker = Chunker::new(chars, chars / 7)?.with_token_limit(MAX_TOKENS, Arc::new(estimate_tokens));
+        let chunker = chunker(config)?;
         sweep_leftovers();
         let model_dir = config.model_dir.clone().filter(|dir| {
             let there = dir.join("model.safetensors").is_file();
@@ -50,7 +51,22 @@ impl Local {
             model_dir,
             model: OnceCell::new(),
             tesseract,
+            looks_late: false,
             chunker,
+        })
+    }
+
+    /// For one job in a child: looks for nothing before it is asked for.
+    ///
+    /// # Errors
+    /// When the chunk settings do not go together.
+    pub fn for_one(config: &Config) -> Result<Self, EngineError> {
+        Ok(Self {
+            model_dir: config.model_dir.clone(),
+            model: OnceCell::new(),
+            tesseract: None,
+            looks_late: true,
+            chunker: chunker(config)?,
         })
     }
 
@@ -91,10 +107,18 @@ impl Local {
     /// # Errors
     /// When it is not installed.
     pub fn tesseract(&self) -> Result<Tesseract, EngineError> {
+        if self.looks_late {
+            return Tesseract::find();
+        }
         self.tesseract
             .clone()
             .ok_or_else(|| EngineError::Unavailable("tesseract is not installed here".to_owned()))
     }
+}
+
+fn chunker(config: &Config) -> Result<Chunker, EngineError> {
+    let chars = config.chunk_chars as usize;
+    Ok(Chunker::new(chars, chars / 7)?.with_token_limit(MAX_TOKENS, Arc::new(estimate_tokens)))
 }
 
 /// A worker that was killed in mid-OCR left one page in a temporary folder. Older than a day, nobody reads it any more.

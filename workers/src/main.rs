@@ -4,15 +4,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
-use steadfast_workers::child;
 use steadfast_workers::config::Config;
 use steadfast_workers::work::{Hooks, work};
+use steadfast_workers::{child, isolate};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     if args.get(1).is_some_and(|a| a == child::ARGUMENT) {
         return ExitCode::from(u8::try_from(child::main(&args[2..])).unwrap_or(1));
+    }
+    if args.get(1).is_some_and(|a| a == isolate::ARGUMENT) {
+        return ExitCode::from(isolate::main());
     }
     let config = Config::parse();
     if let Err(why) = config.check() {

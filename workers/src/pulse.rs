@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use queue_schema::hint::Hinter;
 use queue_schema::worker::{self, Presence, Registration, Tick};
-use queue_schema::{Db, DbError, JobKind, claim, incident, schedule};
+use queue_schema::{Db, DbError, JobKind, claim, incident, notice, schedule};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Config;
@@ -231,7 +231,10 @@ impl Pulse {
             }
             self.announce(hinter, back.woken);
         }
-        if tick.landing_due && incident::land(db, &self.engine.taker.pace).await? {
+        if tick.landing_due {
+            incident::land(db, &self.engine.taker.pace).await?;
+        }
+        if tick.notices_due && notice::enqueue_due(db).await? {
             self.announce(hinter, [JobKind::Notice]);
         }
         if tick.schedules_due {

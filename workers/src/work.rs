@@ -17,7 +17,7 @@ use crate::handlers;
 use crate::local::Local;
 use crate::provider::Clients;
 use crate::pulse::Pulse;
-use crate::run::{Context, OnStart};
+use crate::run::{Context, OnStart, Runner, made};
 
 /// What somebody outside wants to be told of.
 #[derive(Default)]
@@ -35,6 +35,9 @@ pub struct Hooks {
 pub async fn work(config: Config, hooks: Hooks, stop: impl Future<Output = ()> + Send + 'static) -> Result<(), String> {
     let kinds = config.kinds();
     let places = config.places();
+    if config.faults {
+        tracing::warn!("STEADFAST_FAULTS is on: jobs can end this process at will. Not for anything but tests");
+    }
     let local = Local::find(&config).map_err(|e| e.to_string())?;
     let protocols = local.protocols();
     let mailer = config.mailer()?;
@@ -50,18 +53,22 @@ pub async fn work(config: Config, hooks: Hooks, stop: impl Future<Output = ()> +
         protocols: protocols.clone(),
         pace: config.pace(),
     };
-    let engine = Engine::start(db.clone(), taker, hinter);
+    let engine = Engine::start(db.clone(), taker, hinter.clone());
     let Hooks { on_ready, on_start } = hooks;
-    let context = Arc::new(Context {
-        config: config.clone(),
-        db,
+    let runner = Arc::new(Runner {
+        context: Context {
+            config: config.clone(),
+            db,
+            blobs: made(blobs),
+            clients: made(Clients::new()?),
+            local,
+            confirming: tokio::sync::Mutex::default(),
+            mailer,
+            hinter: Some(hinter),
+            pace: config.pace(),
+        },
         engine: engine.clone(),
-        blobs,
-        clients: Clients::new()?,
-        local,
-        confirming: tokio::sync::Mutex::default(),
         on_start,
-        mailer,
     });
 
     let reserved = Arm::new("interactive", kinds.clone(), true, 1);
@@ -77,10 +84,10 @@ pub async fn work(config: Config, hooks: Hooks, stop: impl Future<Output = ()> +
     let listener = (!config.pooler).then(|| listen(&config.database_url, wakes.clone(), kinds.clone(), listening_tx));
     let (probe, mut probe_due) = mpsc::channel(1);
     let prober = tokio::spawn({
-        let (context, protocols) = (context.clone(), protocols.clone());
+        let (runner, protocols) = (runner.clone(), protocols.clone());
         async move {
             while probe_due.recv().await.is_some() {
-                handlers::probe(&context, &protocols).await;
+                handlers::probe(&runner.context, &protocols).await;
             }
         }
     });
@@ -114,7 +121,7 @@ pub async fn work(config: Config, hooks: Hooks, stop: impl Future<Output = ()> +
         }
     });
     let arms = vec![(reserved, wake_reserved, heard_reserved), (batch, wake_batch, heard_batch)];
-    let result = adapter::run_until(context, arms, stop, config.drain).await;
+    let result = adapter::run_until(runner, arms, stop, config.drain).await;
     // Renewals go on until the last settlement is written, then the sign-off.
     prober.abort();
     drop(listener);

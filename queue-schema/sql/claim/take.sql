@@ -65,4 +65,4 @@ update jobs j
   from head, (select set_config('synchronous_commit', $7, true)) as durability
  where j.id = any (array(select id from due))
 returning j.id, j.tenant_id, j.user_id, j.root_id, j.item_id, j.item_version, j.payload, j.attempts, j.charged, j.max_charged, j.item_fails, j.crashes,
-          j.timeouts_in_row, j.created_at, j.claimed_at, $8 as ramped, j.endpoint_id, j.endpoint_epoch, j.capability_epoch, (select max(avail_at) from due) as due_at
+          j.timeouts_in_row, j.last_class, j.created_at, j.claimed_at, $8 as ramped, j.endpoint_id, j.endpoint_epoch, j.capability_epoch, (select max(avail_at) from due) as due_at

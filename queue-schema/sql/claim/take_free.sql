@@ -24,4 +24,4 @@ update jobs j
        avail_at = now() + make_interval(secs => $5)
  where j.id = any (array(select id from due))
 returning j.id, j.tenant_id, j.user_id, j.root_id, j.item_id, j.item_version, j.payload, j.attempts, j.charged, j.max_charged, j.item_fails, j.crashes,
-          j.timeouts_in_row, j.created_at, j.claimed_at, false as ramped, null::bigint as endpoint_id, null::bigint as endpoint_epoch, null::bigint as capability_epoch, (select max(avail_at) from due) as due_at
+          j.timeouts_in_row, j.last_class, j.created_at, j.claimed_at, false as ramped, null::bigint as endpoint_id, null::bigint as endpoint_epoch, null::bigint as capability_epoch, (select max(avail_at) from due) as due_at

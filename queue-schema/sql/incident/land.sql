@@ -26,4 +26,3 @@ update notices n
        opening = case when n.opening = 'due' then 'skipped' else n.opening end
   from ended e
  where n.id = e.id
-returning n.id, n.tenant_id, n.round, n.closing = 'due' as due

@@ -11,4 +11,3 @@ select i.id, u.tenant_id, u.id, $3, case when i.enabled_at is null then 'due' el
                   and j.id <= coalesce(i.last_job_id, j.id))
  limit $2
 on conflict do nothing
-returning id, tenant_id, opening = 'due' as due

@@ -7,4 +7,3 @@ select i.id, $2, $3, $4 from incidents i
 on conflict (incident_id, user_id) do update
    set closing = null, closing_wording = null, closing_at = null, round = notices.round + 1
  where notices.closing is not null and notices.closing not in ('due', 'sending')
-returning id, tenant_id, opening = 'due' and round = 1 as due

@@ -44,6 +44,7 @@ select coalesce((select array_agg(pair) from due), '{}') as due,
        exists (select from schedules where enabled and next_at <= now()) as schedules_due,
        exists (select from endpoints where outage_streak > 0 and due_at <= now() and enabled and protocol = any ($3)) as probe_due,
        exists (select from incidents where closed_at is null and enabled_at is not null and look_at <= now()) as landing_due,
+       'notice' = any ($2) and exists (select from notices where opening = 'due' or closing = 'due') as notices_due,
        (select coalesce(array_agg(j.id), '{}') from jobs j where j.status = 'running' and j.claimed_by = $1 and j.interrupt_at is not null) as interrupted,
        -- mine that somebody asked to cancel: seen within one poll, not only at the next renewal
        (select coalesce(array_agg(j.id), '{}') from jobs j where j.status = 'running' and j.claimed_by = $1 and j.cancel_at is not null) as cancelled

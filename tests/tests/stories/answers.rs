@@ -371,7 +371,7 @@ impl Asker {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case106_a_question_without_its_vector_is_answered_by_words_and_says_why() {
+async fn p23_p24_case106_a_question_without_its_vector_is_answered_by_words_and_says_why() {
     let s = Stage::set().await;
     let mut worker = s.fleet.worker().await;
     let mut ann = Asker {
@@ -602,7 +602,7 @@ async fn case113_pages_of_a_list_where_all_is_alike_have_everything_once_and_in_
 // ── Nobody else's ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 #[tokio::test(flavor = "multi_thread")]
-async fn case115_two_tenants_with_the_same_text_see_each_their_own() {
+async fn p32_case115_two_tenants_with_the_same_text_see_each_their_own() {
     const TEXT: &str = "the treaty of Tordesillas divided the ocean";
     let s = Stage::set().await;
     let _worker = s.fleet.worker().await;

@@ -546,7 +546,7 @@ async fn bad_input_a_body_that_stalls_or_never_ends_is_given_up_and_leaves_nothi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_input_more_bodies_than_places_are_asked_to_come_back() {
+async fn p32_bad_input_more_bodies_than_places_are_asked_to_come_back() {
     let mut s = House::build(Opts::new()).await;
     let ann = s.client();
     let mut held = Vec::new();
@@ -630,7 +630,7 @@ async fn bad_input_without_a_good_token_nothing_is_read_or_told() {
 // ── The database away ────────────────────────────────────────────────────────────────────────────────────────────────
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_input_an_api_without_its_database_says_503_and_takes_nothing() {
+async fn p33_bad_input_an_api_without_its_database_says_503_and_takes_nothing() {
     let db = Db::new().await;
     let fleet = Fleet::new(&db);
     let nowhere = Opts::new().env("STEADFAST_DATABASE_URL", "postgres://nobody:s3cret@127.0.0.1:1/none");

@@ -638,7 +638,7 @@ async fn up_restarts_whatever_dies_drains_and_finds_its_data_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn up_postgres_restarted_under_load_loses_nothing_and_does_nothing_twice() {
+async fn p10_up_postgres_restarted_under_load_loses_nothing_and_does_nothing_twice() {
     const TEXTS: usize = 200;
     let mut house = House::new();
     // Longer than a pool waits for a connection (5 s), which is not a setting: at the stories' three seconds a worker could come back too late.

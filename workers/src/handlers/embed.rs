@@ -14,6 +14,7 @@ use steadfast_engines::EngineError;
 
 use super::{blame, database_away, local_failure, well};
 use crate::engine::Group;
+use crate::fault;
 use crate::provider::ProviderFailure;
 use crate::run::{Context, all};
 
@@ -60,6 +61,9 @@ pub async fn handle(context: &Context, group: &Group) -> Vec<Outcome> {
             Some(text) => pieces.push(Piece { at, text }),
         }
     }
+    pieces
+        .iter()
+        .for_each(|p| fault::asked_by_content(&context.config, p.text.as_bytes()));
     for (at, outcome) in vectors(context, group, &endpoint, pieces).await {
         outcomes[at] = Some(outcome);
     }

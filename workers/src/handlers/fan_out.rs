@@ -1,7 +1,7 @@
 //! `fan_out`: a notice for everybody with work behind the closed breaker, a few hundred people a transaction.
 
+use queue_schema::notice;
 use queue_schema::outcome::Outcome;
-use queue_schema::{JobKind, notice};
 
 use super::database_away;
 use crate::engine::Group;
@@ -23,7 +23,7 @@ async fn tell_all(context: &Context, incident_id: i64) -> Outcome {
     loop {
         match notice::fan_out(&context.db, incident_id).await {
             Ok(0) => return Outcome::done(),
-            Ok(_) => context.engine.hinter.wake(JobKind::Notice, JobKind::Notice.lane()),
+            Ok(_) => {}
             Err(error) => return database_away(&error),
         }
     }

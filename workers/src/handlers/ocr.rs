@@ -12,6 +12,8 @@ use steadfast_engines::EngineError;
 
 use super::{blame, blob_failure, database_away, local_failure, place_gone, well};
 use crate::engine::Group;
+use crate::fault;
+use crate::provider::Symptom;
 use crate::run::{Context, all};
 
 pub async fn handle(context: &Context, group: &Group) -> Vec<Outcome> {
@@ -40,6 +42,7 @@ async fn one(context: &Context, group: &Group, endpoint: &Endpoint, claim: &Arc<
         Ok(png) => png,
         Err(error) => return blob_failure(&error),
     };
+    fault::asked_by_content(&context.config, &png);
     let (text, confidence) = if endpoint.protocol == "tesseract" {
         match tesseract(context, png).await {
             Ok(read) => read,
@@ -48,6 +51,12 @@ async fn one(context: &Context, group: &Group, endpoint: &Endpoint, claim: &Arc<
     } else {
         match context.clients.ocr(endpoint, &png, endpoint.timeout()).await {
             Ok(read) => (read.text, read.confidence),
+            // Twice nothing is a blank page, which is an answer; once may be a reader that stumbled (requirement N32).
+            Err(failure)
+                if failure.symptom == Symptom::EmptyOutput && claim.last_class.as_deref() == Some(RetryClass::EmptyOutput.as_str()) =>
+            {
+                (String::new(), None)
+            }
             Err(failure) => return blame(context, group, endpoint, claim.job_id, failure, true).await,
         }
     };

@@ -1,7 +1,6 @@
 //! Work that is held: what a flip costs with 100,000 jobs behind it, what a settled failure costs beside a settled success, and what an
 //! isolated child costs before it does anything.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -156,5 +155,61 @@ async fn settlements(bench: &Bench, section: &mut Section) -> Result<()> {
     section.row(["a settled failure".to_owned(), show(&failed_p50, 2), show(&failed_p95, 2), show(&against, 2)]);
     let got = range(&against).map_or(f64::NAN, |r| r.mid);
     section.aims.push(Aim::at_most("a settled failure, against a settled success", 1.3, got, 2, "×"));
+    Ok(())
+}
+
+/// A job that was running when a worker died, started and finished in a process of its own; beside it the same job in the worker's.
+async fn children(bench: &Bench, section: &mut Section) -> Result<()> {
+    let binary = super::rest::binary(bench.worker.as_deref())?;
+    let url = bench.server.fresh("bench_child").await?;
+    ours::prepare(url.clone()).await?;
+    execute(&url, "insert into lines (kind, lane, tenant_id, level) values ('noop', 'batch', 1, 1)").await?;
+    let db = worker::open(&url, 2)?;
+    let _worker = super::rest::start(&url, &binary, &["--kinds", "noop"]).await?;
+    let (mut inside, mut apart) = (Vec::new(), Vec::new());
+    let (mut apart_p50, mut apart_p95, mut extra) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..bench.rounds {
+        facts::quiet(bench.patience).await;
+        inside.clear();
+        apart.clear();
+        for n in 0..CHILDREN * 2 {
+            let crashes = i32::from(n % 2 == 1);
+            let id: i64 = sqlx::query_scalar(
+                "insert into jobs (line_id, tenant_id, kind, crashes, attempts) select id, 1, 'noop', $1, $1 from lines where kind = 'noop' returning id",
+            )
+            .bind(crashes)
+            .fetch_one(db.pool())
+            .await?;
+            sqlx::query("select pg_notify('steadfast_jobs', 'noop:batch')").execute(db.pool()).await?;
+            let until = Instant::now() + Duration::from_secs(30);
+            let took: f64 = loop {
+                let done: Option<f64> =
+                    sqlx::query_scalar("select extract(epoch from finished_at - started_at)::float8 * 1000 from jobs_done where id = $1 and status = 'done'")
+                        .bind(id)
+                        .fetch_optional(db.pool())
+                        .await?;
+                match done {
+                    Some(took) => break took,
+                    None => ensure!(Instant::now() < until, "job {id} did not come back within 30 s"),
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            };
+            if crashes == 1 { apart.push(took) } else { inside.push(took) }
+        }
+        apart_p50.push(percentile(&apart, 0.5));
+        apart_p95.push(percentile(&apart, 0.95));
+        extra.push(percentile(&apart, 0.5) - percentile(&inside, 0.5));
+    }
+    db.pool().close().await;
+    section.row([
+        "a job in an isolated child, from its claim to its settlement".to_owned(),
+        show(&apart_p50, 1),
+        show(&apart_p95, 1),
+        format!("{} ms more than in the worker", show(&extra, 1)),
+    ]);
+    let got = range(&extra).map_or(f64::NAN, |r| r.mid);
+    section
+        .aims
+        .push(Aim::at_most("an isolated child, started, heard and settled, over the same job inside", 50.0, got, 1, " ms"));
     Ok(())
 }
