@@ -114,6 +114,16 @@ end $$;
 create trigger documents_go after delete on documents referencing old table as gone for each statement execute function drop_blobs();
 create trigger pages_go after delete on pages referencing old table as gone for each statement execute function drop_blobs();
 
+-- Of somebody who is deleted nothing stays: what names a job and not a person goes too.
+create function forget_a_person() returns trigger language plpgsql set search_path = public, pg_temp as $$
+declare gone bigint[] := array(select id from jobs where user_id = old.id union all select id from jobs_done where user_id = old.id);
+begin
+  delete from attempts where job_id = any (gone);
+  delete from job_events where job_id = any (gone);
+  return old;
+end $$;
+create trigger a_person_goes before delete on users for each row execute function forget_a_person();
+
 alter table job_events drop constraint a_known_job_action;
 alter table job_events add constraint a_known_job_action check (action in ('retry', 'cancel', 'move', 'interrupt'));
 

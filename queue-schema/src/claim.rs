@@ -298,6 +298,15 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)], pace: &Pace) -> Re
     if ephemeral {
         sqlx::query("set local synchronous_commit = off").execute(&mut *tx).await?;
     }
+    // Breakers before jobs, as a flip takes them: the other way round an `off --now` and this would wait for each other.
+    for capability in batch
+        .iter()
+        .filter(|(c, _)| c.ramped)
+        .filter_map(|(c, _)| c.kind.capability())
+        .collect::<BTreeSet<_>>()
+    {
+        sqlx::query(sql!("capability/ramping")).bind(capability).execute(&mut *tx).await?;
+    }
 
     // 1. rows, fenced. What comes back is ours.
     let done: Vec<Key> = batch
@@ -339,6 +348,11 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)], pace: &Pace) -> Re
     for e in &ended {
         e.consequences(&mut tx).await?;
     }
+    // Whose endpoint has answered somebody between the timeout and this line: its probe, which would have decided, is over.
+    let doubtful = |(c, o): &(Arc<Claim>, Outcome)| c.endpoint_id.filter(|_| matches!(o, Outcome::Failed(f) if f.doubted));
+    for endpoint_id in batch.iter().filter_map(doubtful).collect::<BTreeSet<_>>() {
+        crate::endpoint::decide(&mut tx, endpoint_id).await?;
+    }
     woken.extend(move_ramps(&mut tx, batch, &ours).await?);
     tx.commit().await?;
     Ok(Settled { ours, woken })
@@ -350,6 +364,7 @@ fn only_waits(claim: &Claim, outcome: &Outcome, pace: &Pace) -> bool {
     let c = outcome::consequence(f.class, claim.counters, f.wait, f.doubted, pace);
     !claim.kind.is_ephemeral()
         && !claim.ramped
+        && !f.doubted
         && matches!(c.next, Next::Wait(_))
         && claim.charged - i32::from(c.forgiven) < claim.max_charged
 }

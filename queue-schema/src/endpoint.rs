@@ -11,7 +11,7 @@ use crate::capability::Refusal;
 use crate::claim::Ended;
 use crate::outcome::MAX_TIMEOUTS;
 use crate::retry::Pace;
-use crate::{Conn, Db, DbError};
+use crate::{Conn, Db, DbError, Tx};
 
 /// An endpoint row. The key is never here: `key_env` names the variable of the worker's environment that holds it.
 #[derive(Clone, Debug, FromRow, Serialize, Deserialize)]
@@ -150,6 +150,7 @@ pub(crate) async fn trip(conn: &mut Conn, r: &Refusal<'_>) -> Result<Option<Trip
         .bind(r.endpoint_epoch)
         .bind(r.actor)
         .bind(r.reason)
+        .bind(r.capability_epoch)
         .fetch_optional(conn)
         .await
 }
@@ -180,17 +181,31 @@ pub async fn well(db: &Db, id: i64) -> Result<(), DbError> {
     let ended: Option<bool> = sqlx::query_scalar(sql!("endpoint/well")).bind(id).fetch_optional(&db.pool).await?;
     if ended == Some(true) {
         let mut tx = db.begin().await?;
-        let rows = sqlx::query(sql!("endpoint/blame_items"))
-            .bind(id)
-            .bind(i32::try_from(MAX_TIMEOUTS).unwrap_or(3))
-            .fetch_all(&mut *tx)
-            .await?;
-        for row in &rows {
-            Ended::from_row(row)?.consequences(&mut tx).await?;
-        }
+        blame_items(&mut tx, id).await?;
         tx.commit().await?;
     }
     Ok(())
+}
+
+async fn blame_items(tx: &mut Tx, id: i64) -> Result<(), DbError> {
+    let rows = sqlx::query(sql!("endpoint/blame_items"))
+        .bind(id)
+        .bind(i32::try_from(MAX_TIMEOUTS).unwrap_or(3))
+        .fetch_all(&mut **tx)
+        .await?;
+    for row in &rows {
+        Ended::from_row(row)?.consequences(tx).await?;
+    }
+    Ok(())
+}
+
+/// A timeout in doubt has just been written: where the endpoint has answered somebody in the meantime, nobody would come to decide it.
+pub(crate) async fn decide(tx: &mut Tx, id: i64) -> Result<(), DbError> {
+    let well: Option<bool> = sqlx::query_scalar(sql!("endpoint/is_well"))
+        .bind(id)
+        .fetch_optional(&mut **tx)
+        .await?;
+    if well == Some(true) { blame_items(tx, id).await } else { Ok(()) }
 }
 
 /// A probe failed: no item is to blame for the timeouts before it (decision D3).

@@ -199,28 +199,30 @@ fn one_line(title: &str) -> String {
     title.chars().map(|c| if c.is_control() { ' ' } else { c }).take(120).collect()
 }
 
-/// Marks a part as on its way. False: it was not due, or somebody has begun.
+/// Marks a part as on its way. False: it was not due, or somebody has begun, or its round is over.
 ///
 /// # Errors
 /// When the database does not answer: then nothing may be sent.
-pub async fn begin(db: &Db, id: i64, part: Part) -> Result<bool, DbError> {
+pub async fn begin(db: &Db, id: i64, part: Part, round: i32) -> Result<bool, DbError> {
     let begun: Option<i64> = sqlx::query_scalar(sql!("notice/begin"))
         .bind(id)
         .bind(part == Part::Opening)
+        .bind(round)
         .fetch_optional(&db.pool)
         .await?;
     Ok(begun.is_some())
 }
 
-/// Nothing was sent for certain: due again.
+/// Nothing was sent for certain: due again, if it is still wanted.
 ///
 /// # Errors
 /// When the database does not answer; then the part is found `sending` and becomes `unknown`, which errs on the calm side.
-pub async fn back(db: &Db, id: i64, part: Part, error: &str) -> Result<(), DbError> {
+pub async fn back(db: &Db, id: i64, part: Part, round: i32, error: &str) -> Result<(), DbError> {
     sqlx::query(sql!("notice/back"))
         .bind(id)
         .bind(part == Part::Opening)
         .bind(error)
+        .bind(round)
         .execute(&db.pool)
         .await
         .map(|_| ())

@@ -4,6 +4,8 @@
 
 #[path = "stories/answers.rs"]
 mod answers;
+#[path = "stories/breakers.rs"]
+mod breakers;
 #[path = "stories/claims.rs"]
 mod claims;
 #[path = "stories/classes.rs"]
@@ -16,6 +18,8 @@ mod crashes;
 mod doors;
 #[path = "stories/held.rs"]
 mod held;
+#[path = "stories/incidents.rs"]
+mod incidents;
 #[path = "stories/parts.rs"]
 mod parts;
 #[path = "stories/rig.rs"]

@@ -9,7 +9,9 @@ select case
                     else 'rate_limited' end
           from endpoints e
          where e.capability = 'embedding' and e.enabled and e.trust >= 1 and (e.owner_tenant_id is null or e.owner_tenant_id = $1)
-           and (e.url is not null or not exists ( -- as in claim/take.sql
-                 select from endpoints r where r.capability = e.capability and r.url is not null and r.rank < e.rank and (r.enabled or r.tripped_at is not null)
-                    and r.trust >= 1 and (r.owner_tenant_id is null or r.owner_tenant_id = $1))))
+           and not exists ( -- as in claim/take.sql
+                     select from endpoints r
+                      where r.capability = e.capability and (r.rank, r.id) < (e.rank, e.id) and (r.enabled or r.tripped_at is not null)
+                        and r.trust >= 1 and (r.owner_tenant_id is null or r.owner_tenant_id = $1)
+                        and (e.url is null and r.url is not null or e.owner_tenant_id is null and r.owner_tenant_id is not null)))
   end as obstacle

@@ -1,4 +1,5 @@
--- By hand. Off keeps a refusal's first reason; on forgets it, and evidence from before it does nothing (epoch + 1).
+-- By hand. Off keeps a refusal's first reason, and makes it the operator's word: turning its capability on leaves it off, and nobody waits
+-- for it any more. On forgets it, and evidence from before it does nothing (epoch + 1).
 with e as (
   select * from endpoints where name = $1 for update),
 flipped as (
@@ -7,6 +8,7 @@ flipped as (
          changed_by = $3, reason = $4, changed_at = now(), due_at = '-infinity', outage_streak = 0
     from e where t.id = e.id and e.enabled <> $2
   returning t.epoch),
+meant as (update endpoints t set tripped_at = null from e where t.id = e.id and not e.enabled and not $2),
 noted as (
   insert into endpoint_events (capability, tenant_id, endpoint, actor, action, reason, epoch)
   select e.capability, e.owner_tenant_id, e.name, $3,

@@ -26,10 +26,11 @@ due as (
      and (l.capability is null or exists (
            select from endpoints e where e.capability = l.capability and e.enabled and e.due_at <= now() and e.outage_streak = 0
               and e.protocol = any ($3) and e.trust >= l.level and (e.owner_tenant_id is null or e.owner_tenant_id = l.tenant_id)
-              and (e.url is not null or not exists ( -- as in claim/take.sql
-                    select from endpoints r where r.capability = e.capability and r.url is not null and r.rank < e.rank
-                       and (r.enabled or r.tripped_at is not null) and r.trust >= l.level
-                       and (r.owner_tenant_id is null or r.owner_tenant_id = l.tenant_id)))))
+              and not exists ( -- as in claim/take.sql
+                        select from endpoints r
+                         where r.capability = e.capability and (r.rank, r.id) < (e.rank, e.id) and (r.enabled or r.tripped_at is not null)
+                           and r.trust >= l.level and (r.owner_tenant_id is null or r.owner_tenant_id = l.tenant_id)
+                           and (e.url is null and r.url is not null or e.owner_tenant_id is null and r.owner_tenant_id is not null))))
      and not exists (select from capabilities c where c.name = l.capability and not c.enabled and (c.tenant_id is null or c.tenant_id = l.tenant_id))
      and exists (select from jobs j where j.line_id = l.id and j.status = 'waiting' and j.avail_at <= now()))
 select coalesce((select array_agg(pair) from due), '{}') as due,

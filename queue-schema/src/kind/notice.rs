@@ -14,6 +14,12 @@ pub fn part(claim: &Claim) -> Part {
     if claim.item_version == 1 { Part::Opening } else { Part::Closing }
 }
 
+/// The round it is for; the opening part has none of its own.
+#[must_use]
+pub fn round(claim: &Claim) -> i32 {
+    (claim.item_version - 1).max(1)
+}
+
 /// How the sending ended, for the notice's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -44,6 +50,7 @@ pub(super) async fn write(conn: &mut Conn, claim: &Claim, out: &Output) -> Resul
         .bind(part(claim) == Part::Opening)
         .bind(state)
         .bind(&out.error)
+        .bind(round(claim))
         .execute(conn)
         .await?;
     Ok(Vec::new())

@@ -3,7 +3,7 @@
 
 use queue_schema::claim::Claim;
 use queue_schema::kind::Effect;
-use queue_schema::kind::notice::{Output, State, part};
+use queue_schema::kind::notice::{Output, State, part, round};
 use queue_schema::notice::{self, Input, Part};
 use queue_schema::outcome::{Failure, Outcome, RetryClass};
 
@@ -42,7 +42,8 @@ async fn one(context: &Context, claim: &Claim) -> Result<Outcome, queue_schema::
     };
     let state = match part {
         Part::Opening => Some(input.opening.as_str()),
-        Part::Closing => input.closing.as_deref(),
+        // Of a round that is over, nothing is left to send: the next one has a job of its own.
+        Part::Closing => input.closing.as_deref().filter(|_| input.round == round(claim)),
     };
     match state {
         Some("due") => {}
@@ -60,7 +61,7 @@ async fn one(context: &Context, claim: &Claim) -> Result<Outcome, queue_schema::
         return Ok(noticed(State::NoAddress, None));
     };
     let letter = letter(context, mailer, &input, part, to).await?;
-    if !notice::begin(&context.db, input.id, part).await? {
+    if !notice::begin(&context.db, input.id, part, round(claim)).await? {
         return Ok(Outcome::failed(
             RetryClass::NoContent,
             "begun_elsewhere",
@@ -94,7 +95,7 @@ async fn one(context: &Context, claim: &Claim) -> Result<Outcome, queue_schema::
                 }
                 NotSent::Away => {}
             }
-            notice::back(&context.db, input.id, part, &error).await?;
+            notice::back(&context.db, input.id, part, round(claim), &error).await?;
             let streak = u32::try_from(claim.attempt).unwrap_or(u32::MAX);
             Outcome::Failed(Failure::new(RetryClass::Outage, cause, error).after(context.pace().endpoint(streak, rand::random())))
         }

@@ -165,7 +165,7 @@ async fn children(bench: &Bench, section: &mut Section) -> Result<()> {
     ours::prepare(url.clone()).await?;
     execute(&url, "insert into lines (kind, lane, tenant_id, level) values ('noop', 'batch', 1, 1)").await?;
     let db = worker::open(&url, 2)?;
-    let _worker = super::rest::start(&url, &binary, &["--kinds", "noop"]).await?;
+    let _worker = super::rest::start(&url, &binary, None, &["--kinds", "noop"]).await?;
     let (mut inside, mut apart) = (Vec::new(), Vec::new());
     let (mut apart_p50, mut apart_p95, mut extra) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {

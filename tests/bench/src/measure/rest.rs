@@ -97,21 +97,10 @@ async fn watch(bench: &Bench, worker: &Path, model: Option<&Path>) -> Result<Res
     ours::prepare(url.clone()).await?;
     let mut conn = PgConnection::connect(&url).await?;
     let exact = counted(&mut conn, database).await;
-    let blobs = tempfile::tempdir()?;
-    let mut command = Command::new(worker);
-    command
-        .env_remove("STEADFAST_MODEL_DIR")
-        .env("STEADFAST_DATABASE_URL", &url)
-        .env("STEADFAST_BLOBS", format!("file://{}", blobs.path().display()))
-        .env("RUST_LOG", "warn")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true);
-    if let Some(model) = model {
-        command.env("STEADFAST_MODEL_DIR", model);
-    }
-    let mut child = command.spawn().with_context(|| format!("cannot start {}", worker.display()))?;
-    ready(&mut child).await?;
+    let Running {
+        mut child,
+        blobs: _blobs,
+    } = start(&url, worker, model, &[]).await?;
     if model.is_some() {
         eprintln!("  one question, so that the model is loaded");
         one_question(&url).await?;
@@ -141,6 +130,33 @@ async fn watch(bench: &Bench, worker: &Path, model: Option<&Path>) -> Result<Res
         resident: resident as f64,
         own: own as f64,
     })
+}
+
+/// A worker's own binary over a database, killed with this.
+pub(super) struct Running {
+    child: Child,
+    blobs: tempfile::TempDir,
+}
+
+/// Returns when it has registered.
+pub(super) async fn start(url: &str, worker: &Path, model: Option<&Path>, args: &[&str]) -> Result<Running> {
+    let blobs = tempfile::tempdir()?;
+    let mut command = Command::new(worker);
+    command
+        .env_remove("STEADFAST_MODEL_DIR")
+        .env("STEADFAST_DATABASE_URL", url)
+        .env("STEADFAST_BLOBS", format!("file://{}", blobs.path().display()))
+        .env("RUST_LOG", "warn")
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
+    if let Some(model) = model {
+        command.env("STEADFAST_MODEL_DIR", model);
+    }
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", worker.display()))?;
+    ready(&mut child).await?;
+    Ok(Running { child, blobs })
 }
 
 /// Turns the counting of statements on for this database's next sessions; false: the server cannot.
@@ -206,7 +222,7 @@ async fn one_question(url: &str) -> Result<()> {
 }
 
 /// The worker to watch: as told, or the one that this tree built last.
-fn binary(told: Option<&Path>) -> Result<PathBuf> {
+pub(super) fn binary(told: Option<&Path>) -> Result<PathBuf> {
     if let Some(told) = told {
         return Ok(told.to_owned());
     }
