@@ -1,5 +1,6 @@
-//! Three questions that are not one (requirement P33): does the process live, can it serve, and what do the numbers say. A
-//! readiness probe behind a liveness check would restart healthy processes because their database is away.
+//! Four questions that are not one (requirement P33): does the process live, can it serve, how whole are its answers, and what do the
+//! numbers say. A readiness probe behind a liveness check would restart healthy processes because their database is away, and one behind
+//! `/health` would take an API away that answers by words while a breaker is off.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -7,8 +8,9 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use queue_schema::diagnostics::Trouble;
 use queue_schema::{DbError, capability, diagnostics, job, worker};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -27,6 +29,91 @@ pub struct Health {
 
 fn ok() -> Json<Health> {
     Json(Health { status: "ok".into() })
+}
+
+/// How the house is as a whole.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct HouseHealth {
+    /// `ok`; `degraded`: answers come, less than whole, for the reasons below; `unhealthy`: nothing can be answered.
+    pub status: String,
+    pub reasons: Vec<HealthReason>,
+}
+
+/// One thing that is less than whole. Over all tenants; none is named.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub struct HealthReason {
+    /// `stopped`: a breaker is off and the work behind it is held until an operator turns it on. `refused`: an endpoint is off because it
+    /// refused our key, our quota or the model. `outage`: an endpoint does not answer and is asked again by itself. `no_worker`: nobody
+    /// alive takes a kind of work. `no_mail`: notices wait and no live worker sends mail. `blobs`: the document store does not answer.
+    /// `database`: the database does not answer. `not_migrated`: it is there, but not up to date.
+    pub code: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capability: Option<String>,
+    /// Not told where it is a tenant's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// It is about the own breakers or endpoints of this many tenants; left out where it is about everybody's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenants: Option<i64>,
+    /// Since when, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<i64>,
+}
+
+impl From<Trouble> for HealthReason {
+    fn from(t: Trouble) -> Self {
+        Self {
+            code: t.code,
+            capability: t.capability,
+            endpoint: t.endpoint,
+            kind: t.kind,
+            tenants: (t.tenants > 0).then_some(t.tenants),
+            // Seconds since a row changed: far below 2^53, and a fraction of one tells nobody anything.
+            #[allow(clippy::cast_possible_truncation)]
+            seconds: t.seconds.map(|s| s as i64),
+        }
+    }
+}
+
+/// How well the house is, for whoever watches it: 200 while it answers, if only degraded; 503 when it cannot.
+#[utoipa::path(get, path = "/health", tag = "health", responses((status = 200, body = HouseHealth), (status = 503, body = HouseHealth)))]
+pub async fn house(State(app): State<Arc<App>>) -> (StatusCode, Json<HouseHealth>) {
+    let (database, blobs) = tokio::join!(
+        tokio::time::timeout(PATIENCE, diagnostics::health(&app.watch)),
+        tokio::time::timeout(PATIENCE, app.blobs.ping()),
+    );
+    let because = |code: &str| HealthReason {
+        code: code.to_owned(),
+        ..HealthReason::default()
+    };
+    let (away, mut reasons) = match database {
+        Ok(Ok(troubles)) => (false, troubles.into_iter().map(HealthReason::from).collect()),
+        Ok(Err(e)) if lacks_migration(&e) => (true, vec![because("not_migrated")]),
+        Ok(Err(_)) | Err(_) => (true, vec![because("database")]),
+    };
+    if !matches!(blobs, Ok(Ok(()))) {
+        reasons.push(because("blobs"));
+    }
+    let (code, status) = match (away, reasons.is_empty()) {
+        (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "unhealthy"),
+        (false, true) => (StatusCode::OK, "ok"),
+        (false, false) => (StatusCode::OK, "degraded"),
+    };
+    (
+        code,
+        Json(HouseHealth {
+            status: status.into(),
+            reasons,
+        }),
+    )
+}
+
+/// There is no such role, table or column yet.
+fn lacks_migration(e: &DbError) -> bool {
+    let code = e.as_database_error().and_then(|d| d.code());
+    code.is_some_and(|c| matches!(&*c, "22023" | "42P01" | "42703"))
 }
 
 /// The process lives.

@@ -46,7 +46,7 @@ pub async fn create_database(url: &str) -> Result<bool, MigrateError> {
 
 /// Gives the two processes logins of their own, `steadfast_worker_login` and `steadfast_api_login`, with these passwords. Both
 /// change at once into the role that [`migrate`] made, so `current_user` is `steadfast_worker` or `steadfast_api`, as it
-/// is on a server where one login serves all. May be repeated: the passwords are set anew.
+/// is on a server where one login serves all. The API's may also become `steadfast_watch`, which counts. May be repeated: the passwords are set anew.
 ///
 /// # Errors
 /// When the server cannot be reached or the login behind `url` may not create roles.
@@ -56,20 +56,22 @@ pub async fn logins(url: &str, worker_password: &str, api_password: &str) -> Res
     // A statement that fails is written to the server's log as it stands, and these hold passwords.
     sqlx::query("set log_min_error_statement = panic").execute(&mut conn).await?;
     sqlx::query("set log_statement = none").execute(&mut conn).await?;
-    for (login, role, password) in [
-        ("steadfast_worker_login", "steadfast_worker", worker_password),
-        ("steadfast_api_login", "steadfast_api", api_password),
+    for (login, role, more, password) in [
+        ("steadfast_worker_login", "steadfast_worker", None, worker_password),
+        ("steadfast_api_login", "steadfast_api", Some("steadfast_watch"), api_password),
     ] {
         // DDL takes no parameters; the server itself quotes names and words.
         let statements: Vec<String> = sqlx::query_scalar(
             "select unnest(array[
                format(case when exists (select from pg_roles where rolname = $1) then 'alter' else 'create' end || ' role %I login password %L', $1, $3),
                format('grant %I to %I', $2, $1),
+               format('grant %I to %I', coalesce($4, $2), $1),
                format('alter role %I set role to %L', $1, $2)])",
         )
         .bind(login)
         .bind(role)
         .bind(password)
+        .bind(more)
         .fetch_all(&mut conn)
         .await?;
         for statement in statements {

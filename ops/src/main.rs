@@ -38,6 +38,8 @@ enum Verb {
     #[command(subcommand)]
     Endpoint(verbs::endpoint::Verb),
     #[command(subcommand)]
+    Incident(verbs::incident::Verb),
+    #[command(subcommand)]
     Token(verbs::token::Verb),
     Workers(verbs::house::Workers),
     Doctor(verbs::doctor::Args),
@@ -64,6 +66,7 @@ async fn main() -> ExitCode {
         Verb::Jobs(verb) => verbs::jobs::run(verb, &ctx).await,
         Verb::Breaker(verb) => verbs::breaker::run(verb, &ctx).await,
         Verb::Endpoint(verb) => verbs::endpoint::run(verb, &ctx).await,
+        Verb::Incident(verb) => verbs::incident::run(verb, &ctx).await,
         Verb::Token(verb) => verbs::token::run(verb, &ctx).await,
         Verb::Workers(_) => verbs::house::workers(&ctx).await,
         Verb::Doctor(args) => verbs::doctor::run(args, &ctx).await,

@@ -7,6 +7,7 @@ pub(crate) mod ctx;
 pub(crate) mod doctor;
 pub(crate) mod endpoint;
 pub(crate) mod house;
+pub(crate) mod incident;
 pub(crate) mod jobs;
 pub(crate) mod search;
 pub(crate) mod token;

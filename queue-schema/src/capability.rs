@@ -42,6 +42,36 @@ pub struct Flipped {
     pub changed_at: DateTime<Utc>,
 }
 
+/// What turning a breaker off did.
+#[derive(Clone, Debug, Serialize)]
+pub struct TurnedOff {
+    #[serde(flatten)]
+    pub flipped: Flipped,
+    /// Opened or gone on with; none where it was off already, or for a drill that holds nothing.
+    pub incident_id: Option<i64>,
+}
+
+/// What turning a breaker on did.
+#[derive(Clone, Debug, Serialize)]
+pub struct TurnedOn {
+    #[serde(flatten)]
+    pub flipped: Flipped,
+    /// Endpoints that refusals had stopped and that are asked again with it.
+    pub endpoints: Vec<String>,
+}
+
+/// How many jobs wait behind this breaker, on or off; more than 10,000 are told as 10,001.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn held(db: &Db, name: &str, tenant_id: Option<i64>) -> Result<i64, DbError> {
+    sqlx::query_scalar(sql!("capability/held"))
+        .bind(name)
+        .bind(tenant_id)
+        .fetch_one(&db.pool)
+        .await
+}
+
 /// How an operator turns a breaker off.
 #[derive(Clone, Copy, Debug)]
 pub struct Off<'a> {
@@ -50,8 +80,6 @@ pub struct Off<'a> {
     pub tenant_id: Option<i64>,
     pub actor: &'a str,
     pub reason: &'a str,
-    /// Give up the calls under way too; uncharged.
-    pub now: bool,
     /// A drill: open no incident where nothing is held.
     pub quiet: bool,
     /// Where it is off already: leave a note beside the first reason.
@@ -63,7 +91,7 @@ pub struct Off<'a> {
 ///
 /// # Errors
 /// When the database does not answer.
-pub async fn off(conn: &mut Conn, o: &Off<'_>) -> Result<Option<Flipped>, DbError> {
+pub async fn off(conn: &mut Conn, o: &Off<'_>) -> Result<Option<TurnedOff>, DbError> {
     ensure(&mut *conn, o.name, o.tenant_id).await?;
     let flipped: Option<Flipped> = sqlx::query_as(sql!("capability/off"))
         .bind(o.name)
@@ -73,8 +101,9 @@ pub async fn off(conn: &mut Conn, o: &Off<'_>) -> Result<Option<Flipped>, DbErro
         .fetch_optional(&mut *conn)
         .await?;
     let Some(f) = flipped else { return Ok(None) };
+    let mut incident_id = None;
     if f.changed && (!o.quiet || incident::anything_held(&mut *conn, o.name, o.tenant_id).await?) {
-        incident::open(&mut *conn, o.name, o.tenant_id, o.actor, o.reason).await?;
+        incident_id = Some(incident::open(&mut *conn, o.name, o.tenant_id, o.actor, o.reason).await?);
     }
     if !f.changed && o.annotate {
         sqlx::query(sql!("capability/note"))
@@ -85,14 +114,22 @@ pub async fn off(conn: &mut Conn, o: &Off<'_>) -> Result<Option<Flipped>, DbErro
             .execute(&mut *conn)
             .await?;
     }
-    if o.now {
-        sqlx::query(sql!("capability/interrupt"))
-            .bind(o.name)
-            .bind(o.tenant_id)
-            .execute(conn)
-            .await?;
-    }
-    Ok(Some(f))
+    Ok(Some(TurnedOff { flipped: f, incident_id }))
+}
+
+/// Gives up the calls under way behind a breaker that is off, uncharged. A transaction of its own, after the one that turned it off has
+/// committed: within that one, a call that begins while the flip is being written would be missed, and job rows would be locked after the
+/// breaker's, against the order of settlements.
+///
+/// # Errors
+/// When the database does not answer; the breaker stays off, and this can be said again.
+pub async fn interrupt(db: &Db, name: &str, tenant_id: Option<i64>) -> Result<(), DbError> {
+    sqlx::query(sql!("capability/interrupt"))
+        .bind(name)
+        .bind(tenant_id)
+        .execute(&db.pool)
+        .await
+        .map(|_| ())
 }
 
 /// Turns a breaker on, in the caller's transaction: a new epoch, so evidence from before trips nothing (decision B18), endpoints that
@@ -107,7 +144,7 @@ pub async fn on(
     actor: &str,
     reason: &str,
     full: bool,
-) -> Result<Option<Flipped>, DbError> {
+) -> Result<Option<TurnedOn>, DbError> {
     let flipped: Option<Flipped> = sqlx::query_as(sql!("capability/on"))
         .bind(name)
         .bind(tenant_id)
@@ -116,22 +153,22 @@ pub async fn on(
         .bind(full)
         .fetch_optional(&mut *conn)
         .await?;
-    if flipped.as_ref().is_some_and(|f| f.changed) {
-        endpoint::untrip(&mut *conn, name, tenant_id, actor, reason).await?;
+    let Some(flipped) = flipped else { return Ok(None) };
+    let mut endpoints = Vec::new();
+    if flipped.changed {
+        endpoints = endpoint::untrip(&mut *conn, name, tenant_id, actor, reason).await?;
         incident::enabled(&mut *conn, name, tenant_id).await?;
-    } else if flipped.is_some() && full {
+    } else if full {
         sqlx::query(sql!("capability/full"))
             .bind(name)
             .bind(tenant_id)
             .execute(&mut *conn)
             .await?;
     }
-    if flipped.is_some() {
-        for kind in JobKind::ALL.into_iter().filter(|k| k.capability() == Some(name)) {
-            crate::hint::at_commit(&mut *conn, kind).await?;
-        }
+    for kind in JobKind::ALL.into_iter().filter(|k| k.capability() == Some(name)) {
+        crate::hint::at_commit(&mut *conn, kind).await?;
     }
-    Ok(flipped)
+    Ok(Some(TurnedOn { flipped, endpoints }))
 }
 
 /// A tenant's own row, made when first needed.

@@ -298,16 +298,6 @@ pub async fn settle(db: &Db, batch: &[(Arc<Claim>, Outcome)], pace: &Pace) -> Re
     if ephemeral {
         sqlx::query("set local synchronous_commit = off").execute(&mut *tx).await?;
     }
-    // Breakers before jobs, as a flip takes them: the other way round an `off --now` and this would wait for each other.
-    for capability in batch
-        .iter()
-        .filter(|(c, _)| c.ramped)
-        .filter_map(|(c, _)| c.kind.capability())
-        .collect::<BTreeSet<_>>()
-    {
-        sqlx::query(sql!("capability/ramping")).bind(capability).execute(&mut *tx).await?;
-    }
-
     // 1. rows, fenced. What comes back is ours.
     let done: Vec<Key> = batch
         .iter()

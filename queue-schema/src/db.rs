@@ -22,6 +22,8 @@ pub enum Role {
     Worker,
     /// Bound by row-level security to the tenant of its request.
     Api,
+    /// Counts over all tenants, sees nobody's content.
+    Watch,
 }
 
 /// A pool of connections in one role.
@@ -44,6 +46,7 @@ impl Db {
             Role::Owner => options,
             Role::Worker => options.options([("role", "steadfast_worker")]),
             Role::Api => options.options([("role", "steadfast_api")]),
+            Role::Watch => options.options([("role", "steadfast_watch")]),
         };
         let pool = PgPoolOptions::new()
             .max_connections(max_connections)

@@ -183,6 +183,33 @@ pub async fn extracting(conn: &mut Conn) -> Result<bool, DbError> {
         .await
 }
 
+/// One thing that is less than whole, for the house and not for a caller: no tenant is named.
+#[derive(Clone, Debug, PartialEq, FromRow)]
+pub struct Trouble {
+    /// `stopped`: a breaker is off. `refused`: an endpoint is off because it refused us. `outage`: an endpoint does not answer and is asked
+    /// again by itself. `no_worker`: nobody alive takes a kind. `no_mail`: notices wait and nobody alive sends mail.
+    pub code: String,
+    pub capability: Option<String>,
+    /// None where it is a tenant's own.
+    pub endpoint: Option<String>,
+    pub kind: Option<String>,
+    /// How many tenants it is about alone; 0: everybody.
+    pub tenants: i64,
+    /// Since when, where that is known.
+    pub seconds: Option<f64>,
+}
+
+/// What is less than whole, over all tenants, in one statement. Empty: all well. Needs the watch's role or the owner's.
+///
+/// # Errors
+/// When the database does not answer or is not migrated.
+pub async fn health(db: &Db) -> Result<Vec<Trouble>, DbError> {
+    sqlx::query_as(sql!("diagnostics/health"))
+        .bind(WORKER_ALIVE.as_secs_f64())
+        .fetch_all(&db.pool)
+        .await
+}
+
 /// Whether the house stands in this database.
 ///
 /// # Errors

@@ -56,6 +56,42 @@ pub async fn list(db: &Db) -> Result<Vec<Endpoint>, DbError> {
     sqlx::query_as(sql!("endpoint/list")).fetch_all(&db.pool).await
 }
 
+/// An endpoint as an operator sees it.
+#[derive(Clone, Debug, FromRow, Serialize)]
+pub struct Seen {
+    #[sqlx(flatten)]
+    #[serde(flatten)]
+    pub endpoint: Endpoint,
+    /// While down: when the next control text goes out; else, after a 429: when the next call may. None: now.
+    pub due_at: Option<DateTime<Utc>>,
+    /// What came of the last control text, while down.
+    pub probe_error: Option<String>,
+    /// An engine inside the workers: the remote endpoint that serves in its stead, or is waited for where it is away or was refused.
+    pub stands_behind: Option<String>,
+    /// Up to this level; what is more sensitive is done by the engine itself.
+    pub stands_behind_to: Option<i16>,
+}
+
+impl Seen {
+    /// Whether it serves documents of the usual level for everybody, when it is up: on, trusted, and not only standing by.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        let e = &self.endpoint;
+        e.enabled
+            && e.trust >= 1
+            && e.owner_tenant_id.is_none()
+            && (self.stands_behind.is_none() || self.stands_behind_to.is_some_and(|to| to < 1))
+    }
+}
+
+/// All of them, in the order in which they serve.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn overview(db: &Db) -> Result<Vec<Seen>, DbError> {
+    sqlx::query_as(sql!("endpoint/overview")).fetch_all(&db.pool).await
+}
+
 /// # Errors
 /// When the database does not answer.
 pub async fn find(db: &Db, id: i64) -> Result<Option<Endpoint>, DbError> {
@@ -208,13 +244,14 @@ pub(crate) async fn decide(tx: &mut Tx, id: i64) -> Result<(), DbError> {
     if well == Some(true) { blame_items(tx, id).await } else { Ok(()) }
 }
 
-/// A probe failed: no item is to blame for the timeouts before it (decision D3).
+/// A probe failed: no item is to blame for the timeouts before it (decision D3). `error`: sanitised, for an operator.
 ///
 /// # Errors
 /// When the database does not answer.
-pub async fn still_down(db: &Db, id: i64) -> Result<(), DbError> {
+pub async fn still_down(db: &Db, id: i64, error: &str) -> Result<(), DbError> {
     sqlx::query(sql!("endpoint/blame_itself"))
         .bind(id)
+        .bind(error)
         .execute(&db.pool)
         .await
         .map(|_| ())
@@ -248,12 +285,14 @@ pub async fn pause(db: &Db, id: i64, wait: Duration) -> Result<(), DbError> {
         .map(|_| ())
 }
 
-/// An operator says "ask now".
+/// An operator says "ask now": the next look of a worker sends the control text, and work follows if that comes back. Returns the step
+/// it is on: 0 later means that it answered, more that it is being asked; [`Seen::probe_error`] is set once it failed. None: there is none of that
+/// name that is on.
 ///
 /// # Errors
 /// When the database does not answer.
-pub async fn clear(conn: &mut Conn, name: &str) -> Result<bool, DbError> {
-    Ok(sqlx::query(sql!("endpoint/clear")).bind(name).execute(conn).await?.rows_affected() > 0)
+pub async fn probe(conn: &mut Conn, name: &str) -> Result<Option<i32>, DbError> {
+    sqlx::query_scalar(sql!("endpoint/probe")).bind(name).fetch_optional(conn).await
 }
 
 /// Whether the endpoint answered anything since the attempt was claimed, or within `pace.evidence`: what makes a failure the

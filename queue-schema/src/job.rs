@@ -289,6 +289,29 @@ pub async fn open_children(conn: &mut Conn, root_id: i64) -> Result<Children, Db
     sqlx::query_as(sql!("job/open_children")).bind(root_id).fetch_one(conn).await
 }
 
+/// A job that followed from a request's first one.
+#[derive(Clone, Debug, FromRow, serde::Serialize)]
+pub struct Child {
+    pub id: i64,
+    pub kind: String,
+    /// As in [`JobRow::status`].
+    pub status: String,
+    pub class: Option<String>,
+    pub attempts: i32,
+    pub created_at: DateTime<Utc>,
+    pub finished_at: Option<DateTime<Utc>>,
+    /// The capability whose closed breaker holds it.
+    pub hold: Option<String>,
+}
+
+/// What followed from a request's first job, oldest first.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn children(conn: &mut Conn, root_id: i64, limit: i64) -> Result<Vec<Child>, DbError> {
+    sqlx::query_as(sql!("job/children")).bind(root_id).bind(limit).fetch_all(conn).await
+}
+
 /// Finished non-embed follow-ups of a request: the numerator of its progress.
 ///
 /// # Errors
@@ -350,8 +373,9 @@ pub struct Moved {
     pub space_id: i64,
 }
 
-/// Gives the documents behind these jobs a place again and makes the jobs that were parked for want of one due (decision B27). `space`:
-/// an id or a name within the document's own tenant; its owner must be a member of it. What is not returned was not moved.
+/// Gives the documents behind these jobs a place again and makes the jobs that waited for one due (decision B27). `space`: an id or a
+/// name within the document's own tenant; its owner must be a member of it. A document that has its place keeps it. What is not returned was
+/// not moved; [`not_moved`] says why.
 ///
 /// # Errors
 /// When the database does not answer.
@@ -371,6 +395,46 @@ pub async fn move_to(conn: &mut Conn, ids: &[i64], space: &str, actor: &str, rea
         .await?;
     retry(conn, &all, actor, reason, false).await?;
     Ok(moved)
+}
+
+/// Why a job's document was not given a place.
+#[derive(Clone, Debug, FromRow, serde::Serialize)]
+pub struct NotMoved {
+    pub id: i64,
+    /// None: there is no live job of that id.
+    pub kind: Option<String>,
+    pub status: Option<String>,
+    /// Its document has no Space, or none that its owner may write to.
+    pub lacks_place: bool,
+    pub tenant: Option<String>,
+    pub owner: Option<String>,
+    /// The Space of that name or id in its tenant.
+    pub space: Option<String>,
+    /// Whether its owner is a member there.
+    pub member: bool,
+}
+
+/// Why [`move_to`] left these jobs alone, in their order.
+///
+/// # Errors
+/// When the database does not answer.
+pub async fn not_moved(conn: &mut Conn, ids: &[i64], space: &str) -> Result<Vec<NotMoved>, DbError> {
+    sqlx::query_as(sql!("job/not_moved")).bind(ids).bind(space).fetch_all(conn).await
+}
+
+/// Work that waits for somebody to say where it belongs.
+#[derive(Clone, Debug, FromRow, serde::Serialize)]
+pub struct PlaceGone {
+    pub kind: String,
+    pub count: i64,
+    /// The first five.
+    pub ids: Vec<i64>,
+}
+
+/// # Errors
+/// When the database does not answer.
+pub async fn place_gone(db: &Db) -> Result<Vec<PlaceGone>, DbError> {
+    sqlx::query_as(sql!("job/place_gone")).fetch_all(&db.pool).await
 }
 
 /// A job that was cancelled, or, when `running`, asked to stop.

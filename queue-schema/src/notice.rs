@@ -233,13 +233,22 @@ pub(crate) async fn failed(conn: &mut Conn, id: i64) -> Result<(), DbError> {
     sqlx::query(sql!("notice/failed")).bind(id).execute(conn).await.map(|_| ())
 }
 
-/// Makes the part that failed, or that may or may not have arrived, due again, by an operator's word. False: there is none.
+/// Makes the part that failed, or that may or may not have arrived, due again, by an operator's word. A job that gave up on it goes on;
+/// where there is none, the pulse of a worker that sends makes one. False: nothing of it is to be sent again.
 ///
 /// # Errors
 /// When the database does not answer.
-pub async fn resend(conn: &mut Conn, id: i64) -> Result<bool, DbError> {
-    let again: Option<i64> = sqlx::query_scalar(sql!("notice/reopen")).bind(id).fetch_optional(conn).await?;
-    Ok(again.is_some())
+pub async fn resend(conn: &mut Conn, id: i64, actor: &str, reason: &str) -> Result<bool, DbError> {
+    let again: Option<i64> = sqlx::query_scalar(sql!("notice/reopen"))
+        .bind(id)
+        .fetch_optional(&mut *conn)
+        .await?;
+    if again.is_none() {
+        return Ok(false);
+    }
+    let gave_up: Vec<i64> = sqlx::query_scalar(sql!("notice/dead_job")).bind(id).fetch_all(&mut *conn).await?;
+    job::retry(&mut *conn, &gave_up, actor, reason, true).await?;
+    Ok(true)
 }
 
 /// A notice as an operator sees it. No address: who may read it asks the users table.
@@ -264,25 +273,60 @@ pub struct NoticeRow {
 /// # Errors
 /// When the database does not answer.
 pub async fn list(db: &Db, incident_id: i64, limit: i64) -> Result<Vec<NoticeRow>, DbError> {
-    sqlx::query_as(sql!("notice/list"))
+    let all: Vec<NoticeRow> = sqlx::query_as(sql!("notice/list"))
         .bind(incident_id)
         .bind(limit)
         .fetch_all(&db.pool)
-        .await
+        .await?;
+    Ok(all.into_iter().map(NoticeRow::without_addresses).collect())
 }
 
-/// How many parts wait, may or may not have arrived, or will not be sent.
-#[derive(Clone, Copy, Debug, Default, FromRow, Serialize)]
+impl NoticeRow {
+    fn without_addresses(mut self) -> Self {
+        self.error = self.error.map(|e| without_addresses(&e));
+        self
+    }
+}
+
+/// A mail server's words without the addresses that it likes to repeat.
+fn without_addresses(text: &str) -> String {
+    let words: Vec<&str> = text
+        .split_whitespace()
+        .map(|w| if w.contains('@') { "(address)" } else { w })
+        .collect();
+    words.join(" ")
+}
+
+/// # Errors
+/// When the database does not answer.
+pub async fn find(db: &Db, id: i64) -> Result<Option<NoticeRow>, DbError> {
+    let found: Option<NoticeRow> = sqlx::query_as(sql!("notice/find")).bind(id).fetch_optional(&db.pool).await?;
+    Ok(found.map(NoticeRow::without_addresses))
+}
+
+/// Notices by what became of them. All but `due` are of incidents that are open or closed less than a week ago.
+#[derive(Clone, Debug, Default, FromRow, Serialize)]
 pub struct Counts {
+    /// Wait to be sent.
     pub due: i64,
+    /// May or may not have arrived.
     pub unknown: i64,
-    pub unsent: i64,
+    /// The mail server will not take them.
+    pub failed: i64,
+    /// Nobody can be told.
+    pub no_address: i64,
+    /// Why one of those that are due was not sent yet; sanitised.
+    pub last_error: Option<String>,
+    /// Some of the incidents that have unknown or failed ones.
+    pub incidents: Vec<i64>,
 }
 
 /// # Errors
 /// When the database does not answer.
 pub async fn counts(db: &Db) -> Result<Counts, DbError> {
-    sqlx::query_as(sql!("notice/counts")).fetch_one(&db.pool).await
+    let mut counts: Counts = sqlx::query_as(sql!("notice/counts")).fetch_one(&db.pool).await?;
+    counts.last_error = counts.last_error.map(|e| without_addresses(&e));
+    Ok(counts)
 }
 
 #[cfg(test)]
@@ -298,6 +342,14 @@ mod tests {
             assert!(!sentence(c, false).contains("email"), "no promise that cannot be kept");
         }
         assert_ne!(sentence("ocr", true), sentence("embedding", true));
+    }
+
+    #[test]
+    fn no_address_is_shown_whatever_the_server_said() {
+        assert_eq!(
+            without_addresses("RCPT TO: the server said 550 5.1.1 <anna@example.net>: user unknown"),
+            "RCPT TO: the server said 550 5.1.1 (address) user unknown"
+        );
     }
 
     #[test]

@@ -187,6 +187,19 @@ pub async fn create_token_in(
     })
 }
 
+/// Where mails for this user go from now on. Owner's role.
+///
+/// # Errors
+/// When the database does not answer, or the role may not.
+pub async fn set_email(db: &Db, user_id: i64, email: &str) -> Result<(), DbError> {
+    sqlx::query(sql!("user/set_email"))
+        .bind(user_id)
+        .bind(email)
+        .execute(&db.pool)
+        .await
+        .map(|_| ())
+}
+
 /// All tokens, newest first. Owner's role.
 ///
 /// # Errors

@@ -20,6 +20,8 @@ mod doors;
 mod held;
 #[path = "stories/incidents.rs"]
 mod incidents;
+#[path = "stories/operator.rs"]
+mod operator;
 #[path = "stories/parts.rs"]
 mod parts;
 #[path = "stories/rig.rs"]

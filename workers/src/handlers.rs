@@ -199,22 +199,23 @@ pub async fn probe(context: &Context, protocols: &[String]) {
         Err(error) => return tracing::debug!(%error, "could not look for an endpoint to probe"),
     };
     let limit = endpoint.timeout().min(Duration::from_secs(60));
-    let came_back = match endpoint.protocol.as_str() {
-        "openai" | "ocr_http" => match context.clients.probe(&endpoint, limit).await {
-            Ok(()) => true,
-            // It answers; that the answer is a refusal is for the next job's evidence and the breaker to say.
-            Err(f) => matches!(
+    let failure = match endpoint.protocol.as_str() {
+        // It answers; that the answer is a refusal is for the next job's evidence and the breaker to say.
+        "openai" | "ocr_http" => context.clients.probe(&endpoint, limit).await.err().filter(|f| {
+            !matches!(
                 f.symptom,
                 Symptom::KeyRefused | Symptom::Quota | Symptom::ModelRefused | Symptom::RateLimited
-            ),
-        },
+            )
+        }),
         // An engine in this process is as well as this process.
-        _ => true,
+        _ => None,
     };
-    if came_back {
+    let Some(failure) = failure else {
         tracing::info!(endpoint = endpoint.name, "endpoint answers again");
-        well(context, &endpoint).await;
-    } else if let Err(error) = endpoint::still_down(&context.db, endpoint.id).await {
+        return well(context, &endpoint).await;
+    };
+    let why = queue_schema::outcome::sanitise(&format!("{}: {}", failure.cause, failure.error));
+    if let Err(error) = endpoint::still_down(&context.db, endpoint.id, &why).await {
         tracing::debug!(%error, "could not note that it is the endpoint's fault");
     }
 }

@@ -56,6 +56,17 @@ struct Added {
     notice: Option<String>,
 }
 
+/// The state of a document whose text has landed while its vectors are held.
+const WORDS_ONLY: &str = "words_only";
+
+/// A state in words for a person.
+fn told(status: &str) -> &str {
+    match status {
+        WORDS_ONLY => "found by its words; meaning follows when embedding is back",
+        other => other,
+    }
+}
+
 /// How long a wait bears an API that does not answer, for it may just be restarting.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -144,11 +155,11 @@ pub(crate) async fn run(args: Args, ctx: &Ctx) -> Result<ExitCode> {
                 None => say(plain(&format!(
                     "{}  {}  (document {}, job {})",
                     a.name,
-                    a.status,
+                    told(&a.status),
                     a.document.as_deref().unwrap_or("?"),
                     a.job.as_deref().unwrap_or("?")
                 ))),
-                Some(error) => eprintln!("{}", plain(&format!("{}  {}: {error}", a.name, a.status))),
+                Some(error) => eprintln!("{}", plain(&format!("{}  {}: {error}", a.name, told(&a.status)))),
             }
         }
     }
@@ -323,6 +334,7 @@ async fn look(api: &Api, job: &str, added: &mut Added, note: &str) -> Result<Loo
             }
             // It can be found by its words; by meaning in a moment, unless that is stopped or has given up.
             if let Some(notice) = d.get("notice").and_then(Value::as_str) {
+                WORDS_ONLY.clone_into(&mut added.status);
                 added.notice = Some(notice.to_owned());
                 return Ok(Look::Over);
             }

@@ -151,6 +151,17 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
+/// A word of a command line that is shown to be copied; quoted where a shell would take it apart.
+pub(crate) fn word(text: &str) -> String {
+    let text = plain(text);
+    let bare = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '@' | ':' | '/');
+    if !text.is_empty() && text.chars().all(bare) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
 /// A `--reason`: somebody reads it later, so there must be something to read.
 pub(crate) fn reason(text: &str) -> Result<String, String> {
     match text.trim() {
@@ -351,6 +362,13 @@ mod tests {
             assert!(reason(nothing).is_err());
         }
         assert_eq!(reason(" key rotated ").expect("a reason"), "key rotated");
+    }
+
+    #[test]
+    fn a_word_to_copy_stays_one_word() {
+        assert_eq!(word("Contracts"), "Contracts");
+        assert_eq!(word("Ann's papers; rm"), "'Ann'\\''s papers; rm'");
+        assert_eq!(word(""), "''");
     }
 
     #[test]

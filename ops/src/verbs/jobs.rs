@@ -8,15 +8,16 @@ use chrono::{DateTime, Utc};
 use clap::Subcommand;
 use queue_schema::JobKind;
 use queue_schema::capability;
-use queue_schema::job::{self, Filter, JobRow};
+use queue_schema::job::{self, Filter, JobRow, NotMoved};
+use queue_schema::tenant::DEFAULT_TENANT;
 use serde_json::json;
 
-use super::ctx::{Ctx, NOTHING_FOUND, actor, ago, plain, reason, say, since, span};
+use super::ctx::{Ctx, NOTHING_FOUND, actor, ago, plain, reason, say, since, span, word};
 
 /// Look at jobs, try them again, cancel them
 #[derive(Debug, Subcommand)]
 #[command(
-    after_help = "Examples:\n  steadfast jobs ls --status dead\n  steadfast jobs ls --held --kind ocr\n  steadfast jobs show 42\n  steadfast jobs retry 42 --reason \"provider fixed\"\n  steadfast jobs retry --all-dead --kind ocr --reason \"new engine\" --yes\n  steadfast jobs cancel 42 --reason \"not wanted\" --yes\n  steadfast jobs stats"
+    after_help = "Examples:\n  steadfast jobs ls --status dead\n  steadfast jobs ls --held --kind ocr\n  steadfast jobs show 42\n  steadfast jobs retry 42 --reason \"provider fixed\"\n  steadfast jobs retry --all-dead --kind ocr --reason \"new engine\" --yes\n  steadfast jobs cancel 42 --reason \"not wanted\" --yes\n  steadfast jobs move 42 --space Contracts --reason \"its Space was deleted\"\n  steadfast jobs stats"
 )]
 pub(crate) enum Verb {
     /// Live jobs, newest first
@@ -40,7 +41,7 @@ pub(crate) enum Verb {
         #[arg(long)]
         before: Option<i64>,
     },
-    /// One job: its row, its lost attempts, and what it waits for
+    /// One job: its row, its lost attempts, what it waits for, and what followed from it
     #[command(after_help = "Examples:\n  steadfast jobs show 42\n  steadfast jobs show 42 --json")]
     Show {
         /// As `jobs ls` and `add` print it
@@ -83,6 +84,22 @@ pub(crate) enum Verb {
         #[arg(long, short)]
         yes: bool,
     },
+    /// Give documents a place again whose Space is gone, or whose owner was taken out of it; their work goes on
+    #[command(
+        name = "move",
+        after_help = "Examples:\n  steadfast jobs move 42 --space Contracts --reason \"its Space was deleted\"\n  steadfast jobs move 42 43 --space 7 --reason \"owner left the team\"\n\nThe Space is one of the document's own tenant, and its owner must be a member of it. A document that has its place keeps it."
+    )]
+    Move {
+        /// As `jobs ls --status parked` prints them
+        #[arg(required = true)]
+        ids: Vec<i64>,
+        /// Where to, by name or id
+        #[arg(long, value_parser = place)]
+        space: String,
+        /// Why, for the job's history
+        #[arg(long, value_parser = reason)]
+        reason: String,
+    },
     /// How many of each kind are due, held, running, dead
     Stats,
 }
@@ -117,7 +134,18 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
             yes,
         } => retry(ctx, ids, all_dead, kind, force, &reason, yes).await,
         Verb::Cancel { ids, reason, yes } => cancel(ctx, &ids, &reason, yes).await,
+        Verb::Move { ids, space, reason } => move_to(ctx, &ids, &space, &reason).await,
         Verb::Stats => stats(ctx).await,
+    }
+}
+
+/// A Space as somebody may call it.
+fn place(name: &str) -> Result<String, String> {
+    match name.trim() {
+        "" => Err("name the Space, or give its id".to_owned()),
+        name if name.chars().count() > 200 => Err("no Space has so long a name".to_owned()),
+        name if name.chars().any(char::is_control) => Err("a Space's name has no control characters".to_owned()),
+        name => Ok(name.to_owned()),
     }
 }
 
@@ -179,10 +207,19 @@ fn waits(r: &JobRow, now: DateTime<Utc>) -> String {
         "waiting" if r.avail_at <= now => "due".to_owned(),
         "waiting" => format!("due {}", ago(now, r.avail_at)),
         "running" => format!("lease ends {}", ago(now, r.avail_at)),
+        "parked" if is_loose(r) => "needs `jobs move`".to_owned(),
         "parked" | "dead" => "needs `jobs retry`".to_owned(),
         _ => r.finished_at.map_or_else(String::new, |at| ago(now, at)),
     }
 }
+
+/// Whether it waits for somebody to say where it belongs.
+fn is_loose(r: &JobRow) -> bool {
+    r.status == "parked" && r.last_class.as_deref() == Some("place_gone")
+}
+
+/// Follow-ups of a job listed one by one; a book has more pages than a screen has lines.
+const MOST_CHILDREN: i64 = 100;
 
 async fn show(ctx: &Ctx, id: i64) -> Result<ExitCode> {
     let db = ctx.db().await?;
@@ -192,10 +229,12 @@ async fn show(ctx: &Ctx, id: i64) -> Result<ExitCode> {
         return Ok(ExitCode::from(NOTHING_FOUND));
     };
     let attempts = job::attempts(&mut tx, id).await?;
+    let most = if ctx.json { 100_000 } else { MOST_CHILDREN };
+    let children = job::children(&mut tx, id, most + 1).await?;
     let now = db.now().await?;
     let why = why(&db, &r, now).await?;
     if ctx.json {
-        ctx.show(&json!({ "job": r, "attempts": attempts, "why": why }))?;
+        ctx.show(&json!({ "job": r, "attempts": attempts, "children": children, "why": why }))?;
         return Ok(ExitCode::SUCCESS);
     }
     say(format_args!("job {} · {} · {}", r.id, r.kind, r.status));
@@ -239,6 +278,28 @@ async fn show(ctx: &Ctx, id: i64) -> Result<ExitCode> {
             .collect();
         ctx.table(&["attempt", "class", "cause", "counts as", "ran", "ended", "said"], rows);
     }
+    if !children.is_empty() {
+        say("");
+        let more = children.len() > usize::try_from(MOST_CHILDREN).unwrap_or(usize::MAX);
+        let rows = children
+            .into_iter()
+            .take(usize::try_from(MOST_CHILDREN).unwrap_or(usize::MAX))
+            .map(|c| {
+                vec![
+                    c.id.to_string(),
+                    c.kind,
+                    c.hold.map_or(c.status, |h| format!("held ({h})")),
+                    c.class.unwrap_or_default(),
+                    c.attempts.to_string(),
+                    c.finished_at.map_or_else(String::new, |at| ago(now, at)),
+                ]
+            })
+            .collect();
+        ctx.table(&["followed by job", "kind", "state", "class", "attempts", "finished"], rows);
+        if more {
+            eprintln!("and more: --json lists them all");
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -273,6 +334,10 @@ async fn why(db: &queue_schema::Db, r: &JobRow, now: DateTime<Utc>) -> Result<St
             ago(now, r.avail_at),
             r.cancel_at
                 .map_or_else(String::new, |at| format!("; it was asked to stop {}", ago(now, at)))
+        ),
+        "parked" if is_loose(r) => format!(
+            "its document has no place any more: steadfast jobs move {} --space NAME --reason WHY",
+            r.id
         ),
         "parked" => "set aside for a person: `steadfast jobs retry` with --reason".to_owned(),
         "dead" => {
@@ -376,6 +441,70 @@ async fn cancel(ctx: &Ctx, ids: &[i64], reason: &str, yes: bool) -> Result<ExitC
     Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+async fn move_to(ctx: &Ctx, ids: &[i64], space: &str, reason: &str) -> Result<ExitCode> {
+    let db = ctx.db().await?;
+    let mut tx = db.begin().await?;
+    // Asked first, in the same transaction: afterwards the document has its place.
+    let before = job::not_moved(&mut tx, ids, space).await?;
+    let moved = job::move_to(&mut tx, ids, space, &actor(), reason).await?;
+    queue_schema::Db::commit(tx).await?;
+    // A document's other pages come along, so more may have moved than was asked for.
+    let hit: BTreeSet<i64> = moved.iter().map(|m| m.id).collect();
+    let left: Vec<(i64, String)> = before
+        .iter()
+        .filter(|n| !hit.contains(&n.id))
+        .map(|n| (n.id, plain(&why_left(n, space))))
+        .collect();
+    if ctx.json {
+        let left: Vec<_> = left.iter().map(|(id, why)| json!({ "id": id, "why": why })).collect();
+        ctx.show(&json!({ "moved": moved, "left": left }))?;
+    } else {
+        let documents: BTreeSet<i64> = moved.iter().map(|m| m.document_id).collect();
+        if !moved.is_empty() {
+            let n = documents.len();
+            say(plain(&format!(
+                "{} in {space} now; {} due now",
+                if n == 1 {
+                    "1 document is".to_owned()
+                } else {
+                    format!("{n} documents are")
+                },
+                count(moved.len())
+            )));
+        }
+        for (id, why) in left.iter().take(MOST_TOLD) {
+            eprintln!("job {id} was left alone: {why}");
+        }
+        if left.len() > MOST_TOLD {
+            eprintln!("and {} more", left.len() - MOST_TOLD);
+        }
+    }
+    Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Why a job's document did not get that place.
+fn why_left(n: &NotMoved, space: &str) -> String {
+    let tenant = n.tenant.as_deref().unwrap_or("its tenant");
+    let owner = n.owner.as_deref().unwrap_or("its owner");
+    match (n.kind.as_deref(), n.space.as_deref()) {
+        (None, _) => "there is no live job of that id".to_owned(),
+        (Some("extract" | "ocr"), _) if !n.lacks_place => {
+            format!("its document has its place ({})", n.status.as_deref().unwrap_or("over"))
+        }
+        (Some("extract" | "ocr"), None) => format!("tenant {tenant} has no Space {space}"),
+        (Some("extract" | "ocr"), Some(space)) if !n.member => {
+            let fix = if tenant == DEFAULT_TENANT {
+                format!(": steadfast token create --user {} --space {} makes one", word(owner), word(space))
+            } else {
+                String::new()
+            };
+            format!("{owner}, whose document it is, is not a member of {space}{fix}")
+        }
+        (Some("extract" | "ocr"), Some(_)) => "it began to run just now: look again".to_owned(),
+        (Some(kind), _) => format!("a job of kind {kind} has no place of its own; name its document's extract or ocr job"),
+    }
+}
+
 async fn stats(ctx: &Ctx) -> Result<ExitCode> {
     let counts = job::counts(&ctx.db().await?).await?;
     if ctx.json {
@@ -467,6 +596,38 @@ mod tests {
         r.avail_at = now + chrono::TimeDelta::seconds(90);
         assert_eq!(waits(&r, now), "due in 1m 30s");
         assert_eq!(waits(&row("dead", None), now), "needs `jobs retry`");
+        assert_eq!(waits(&row("parked", Some("too_slow")), now), "needs `jobs retry`");
+        assert_eq!(waits(&row("parked", Some("place_gone")), now), "needs `jobs move`");
+    }
+
+    #[test]
+    fn a_document_that_was_not_moved_says_why() {
+        let why = |kind: Option<&str>, lacks_place, there: bool, member| {
+            let n = NotMoved {
+                id: 1,
+                kind: kind.map(str::to_owned),
+                status: kind.map(|_| "parked".to_owned()),
+                lacks_place,
+                tenant: Some("default".to_owned()),
+                owner: Some("ann".to_owned()),
+                space: there.then(|| "Contracts".to_owned()),
+                member,
+            };
+            why_left(&n, "contracts")
+        };
+        assert!(why(None, false, false, false).contains("no live job"));
+        assert!(why(Some("embed"), false, false, false).contains("no place of its own"));
+        assert!(why(Some("ocr"), false, true, true).contains("has its place"));
+        assert_eq!(why(Some("ocr"), true, false, false), "tenant default has no Space contracts");
+        assert!(why(Some("ocr"), true, true, false).starts_with("ann, whose document it is, is not a member of Contracts"));
+    }
+
+    #[test]
+    fn a_space_that_cannot_be_is_refused() {
+        for wrong in ["", "  ", "a\u{1b}[2J", &"x".repeat(201)] {
+            assert!(place(wrong).is_err(), "{wrong:?}");
+        }
+        assert_eq!(place(" Contracts ").expect("a name"), "Contracts");
     }
 
     #[test]

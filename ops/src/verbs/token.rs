@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 /// Make, list and revoke bearer tokens
 #[derive(Debug, Subcommand)]
 #[command(
-    after_help = "Examples:\n  steadfast token create --user ann --space Contracts --expires 90d\n  TOKEN=$(steadfast token create --user ann --quiet)\n  steadfast token ls\n  steadfast token revoke 3 --yes\n\nA token is shown once; the database holds only its hash."
+    after_help = "Examples:\n  steadfast token create --user ann --space Contracts --expires 90d\n  TOKEN=$(steadfast token create --user ann --quiet)\n  steadfast token create --user ann --email ann@example.org\n  steadfast token ls\n  steadfast token revoke 3 --yes\n\nA token is shown once; the database holds only its hash."
 )]
 pub(crate) enum Verb {
     /// A token for a user; user and Space are made when they are missing
@@ -35,6 +35,9 @@ pub(crate) enum Verb {
         /// After which time it ends, e.g. 90d
         #[arg(long, value_parser = humantime::parse_duration)]
         expires: Option<Duration>,
+        /// Where mails about held work go, for this user from now on; without it the address that is known stays
+        #[arg(long, value_name = "ADDRESS", value_parser = address)]
+        email: Option<String>,
         /// Print the token and nothing else, on stderr neither
         #[arg(long, short)]
         quiet: bool,
@@ -57,6 +60,7 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
             space,
             name,
             expires,
+            email,
             quiet,
         } => {
             let space = match space {
@@ -72,6 +76,9 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
                 bail!("--expires must be between 1s and 100years; without it the token does not end");
             }
             let made = tenant::create_token(&db, &user, &name, &space, expires).await?;
+            if let Some(email) = &email {
+                tenant::set_email(&db, made.user_id, email).await?;
+            }
             if ctx.json {
                 ctx.show(&json!({ "id": made.id, "token": made.token, "userId": made.user_id.to_string(), "spaceId": made.space_id.to_string(), "expiresAt": made.expires_at }))?;
             } else {
@@ -127,6 +134,19 @@ pub(crate) async fn run(verb: Verb, ctx: &Ctx) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// One address, as far as that can be told without asking its server; what is given is not repeated.
+fn address(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let sane = text.len() <= 254
+        && !text
+            .chars()
+            .any(|c| c.is_control() || c.is_whitespace() || matches!(c, ',' | ';' | '<' | '>'));
+    match text.rsplit_once('@') {
+        Some((local, domain)) if sane && !local.is_empty() && !domain.is_empty() => Ok(text.to_owned()),
+        _ => Err("one address, like ann@example.org".to_owned()),
+    }
+}
+
 /// A Space that the user is a member of already. Another one by default would make every later `add` ambiguous.
 async fn first_space(db: &queue_schema::Db, user: &str) -> Result<Option<String>> {
     let Some(scope) = tenant::operator_scope(db, tenant::DEFAULT_TENANT, user).await? else {
@@ -134,4 +154,26 @@ async fn first_space(db: &queue_schema::Db, user: &str) -> Result<Option<String>
     };
     let mut tx = db.begin().await?;
     Ok(tenant::spaces(&mut tx, &scope).await?.into_iter().next().map(|s| s.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn an_address_is_one_address() {
+        assert_eq!(address(" ann@example.org ").expect("one"), "ann@example.org");
+        for wrong in [
+            "",
+            "ann",
+            "@example.org",
+            "ann@",
+            "ann@a, bob@b",
+            "Ann <ann@a>",
+            "a@b\nBcc: c@d",
+            &format!("{}@b", "a".repeat(254)),
+        ] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
 }

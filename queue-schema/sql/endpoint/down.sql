@@ -3,6 +3,7 @@
 with was as (
   select id, outage_streak from endpoints where id = $1 and epoch = $2 for update)
 update endpoints e set outage_streak = greatest(e.outage_streak, 1),
+       probe_error = case when e.outage_streak > 0 then e.probe_error end,
        due_at = case when e.outage_streak = 0 then now() + make_interval(secs => $3) else e.due_at end
   from was where e.id = was.id
 returning was.outage_streak = 0 as newly

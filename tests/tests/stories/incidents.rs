@@ -643,7 +643,7 @@ async fn p28_without_a_mail_server_the_notice_waits_where_it_is_seen() {
 async fn b27_what_has_no_place_any_more_is_set_aside_and_what_has_no_owner_is_gone() {
     let h = House::build().await;
     let sink = Sink::start().await;
-    let worker = h.worker(&sink.url()).await;
+    let mut worker = h.worker(&sink.url()).await;
     let mut people = Vec::new();
     for name in ["ann", "bob", "cid", "dan"] {
         people.push(h.db.person(name).await);
@@ -736,7 +736,26 @@ async fn b27_what_has_no_place_any_more_is_set_aside_and_what_has_no_owner_is_go
     }
     let found = titles(&h.client(dan).search("own deed").await);
     assert_eq!(found, ["own deed of bob"], "what has its place is found");
-    drop(worker);
+
+    // A Space that goes while the provider reads: what it brings is not written, and next time nobody is asked.
+    h.eyes.rule(Rule::text("late deed of bob").then(Action::hold("slow")));
+    h.breaker("off", "ocr", "to write the page").await;
+    hand_in(&h.client(bob), "late deed of bob", 6).await;
+    h.until("it is held", "jobs where kind = 'ocr' and status = 'waiting'", 1).await;
+    h.write_pages().await;
+    h.breaker("on", "ocr", "written").await;
+    h.eyes.wait_for("its call", |c| c.has("late deed of bob")).await;
+    h.db.exec(&format!("delete from spaces where id = {}", bob.space_id)).await;
+    h.eyes.release("slow");
+    h.until(
+        "it is set aside too",
+        "jobs j join pages p on j.kind = 'ocr' and p.id = j.item_id join documents d on d.id = p.document_id where d.title = 'late deed of bob' and j.last_class = 'place_gone' and j.status = 'parked'",
+        1,
+    )
+    .await;
+    assert_eq!(h.eyes.calls_for("late deed of bob").len(), 1);
+    assert_eq!(h.count("blocks where content like '%late deed%'").await, 0);
+    assert!(worker.is_alive());
 }
 
 // ── Two capabilities ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1020,6 +1039,51 @@ async fn p28_an_apology_that_could_not_go_out_is_not_sent_after_the_event() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn p28_a_refused_apology_and_a_closing_mail_end_each_by_itself() {
+    let h = House::build_with(&[("STEADFAST_SMTP_TIMEOUT", "20s")]).await;
+    let smtp = Smtp::start();
+    // The first connection is slow, and ends in a no for good; the second goes through meanwhile.
+    smtp.rule(
+        MailRule::at(Step::Rcpt)
+            .on_connection(1)
+            .then(Act::hold_then("slow", Act::reply(550, "5.7.1 nein"))),
+    );
+    let _worker = h.worker(&smtp.url()).await;
+    let (ann, bob) = (h.db.person("ann").await, h.db.person("bob").await);
+    h.breaker("off", "ocr", "key rotated").await;
+    hand_in(&h.client(&ann), "a deed", 1).await;
+    smtp.wait_line("1> RCPT").await;
+    h.breaker("on", "ocr", "the new key is in").await;
+    h.until_notices(&ann, &["sending/sent/landed"]).await;
+    smtp.release("slow");
+    h.until_notices(&ann, &["failed/sent/landed"]).await;
+
+    // And when the end is still to be told, it is not taken for what was refused.
+    smtp.rule(
+        MailRule::at(Step::Rcpt)
+            .on_connection(3)
+            .then(Act::hold_then("slow", Act::reply(550, "5.7.1 nein"))),
+    );
+    h.breaker("off", "ocr", "again").await;
+    hand_in(&h.client(&bob), "b deed", 2).await;
+    smtp.wait_line("3> RCPT").await;
+    smtp.mode(Mode::Refuse).await;
+    h.breaker("on", "ocr", "and back").await;
+    h.until_notices(&bob, &["sending/due/landed"]).await;
+    smtp.release("slow");
+    h.until_notices(&bob, &["failed/due/landed"]).await;
+    smtp.mode(Mode::Open).await;
+    h.until_notices(&bob, &["failed/sent/landed"]).await;
+    let seen: Vec<String> = smtp
+        .received()
+        .iter()
+        .map(|m| format!("{}: {}", m.to.join(","), m.mail.subject))
+        .collect();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    assert!(seen.iter().all(|s| s.contains(READ)), "{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn b22_a_call_of_before_that_hangs_does_not_hold_up_what_was_turned_on() {
     let h = House::build().await;
     let sink = Sink::start().await;
@@ -1045,6 +1109,60 @@ async fn b22_a_call_of_before_that_hangs_does_not_hold_up_what_was_turned_on() {
     h.until_notices(&ann, &["sent/sent/landed"]).await;
 }
 
+/// The window between the bytes and their row, of which SC6 asks too: whoever dies in it leaves no row, and bytes that are collected.
+#[tokio::test(flavor = "multi_thread")]
+async fn sc6_p13_b50_an_api_killed_between_the_bytes_and_their_row_leaves_neither() {
+    let mut h = House::build().await;
+    let ann = h.db.person("ann").await;
+    let mut held = h.db.pool.begin().await.expect("a transaction");
+    sqlx::query("lock table documents in exclusive mode")
+        .execute(&mut *held)
+        .await
+        .expect("a lock");
+    let client = h.client(&ann);
+    let upload = tokio::spawn(async move {
+        let path = format!("/api/v1/uploads/direct?filename=deed&spaceId={}", ann.space_id);
+        client
+            .try_send(client.request(Method::POST, &path).body(scan(1)))
+            .await
+            .map(|a| a.status)
+    });
+    h.until(
+        "it waits to write its row",
+        "pg_stat_activity where datname = current_database() and application_name = 'steadfast-api' and wait_event_type = 'Lock'",
+        1,
+    )
+    .await;
+    let blobs = h.fleet.dir().join("blobs");
+    assert_eq!(files(&blobs), 1, "the bytes are there before the row");
+    h.api.process.kill9().await;
+    assert!(upload.await.expect("it ran").is_err(), "nobody was promised anything");
+    held.rollback().await.expect("unlocked");
+    h.until(
+        "its session is gone",
+        "pg_stat_activity where datname = current_database() and application_name = 'steadfast-api'",
+        0,
+    )
+    .await;
+    assert_eq!((h.count("documents").await, h.count("jobs").await), (0, 0));
+
+    // A day is what they stay, in case a row is on its way.
+    let _worker = h.fleet.worker().await;
+    for (hours, left) in [(23, 1), (2, 0)] {
+        age(&blobs, Duration::from_secs(hours * 3600));
+        let rounds = h.count("jobs_done where kind = 'retention'").await;
+        h.db.exec("update schedules set next_at = now() where name = 'retention'").await;
+        h.until("the collector came by", "jobs_done where kind = 'retention'", rounds + 1)
+            .await;
+        assert_eq!(files(&blobs), left, "after {hours} more hours");
+    }
+}
+
+fn files(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|e| if e.path().is_dir() { files(&e.path()) } else { 1 }).sum()
+}
+
 // ── SC6: the refused key, two days ───────────────────────────────────────────────────────────────────────────────────
 
 const PEOPLE: usize = 20;
@@ -1052,6 +1170,8 @@ const PEOPLE: usize = 20;
 const EACH: usize = 25;
 /// The first five hand in one that has this many pages, before anybody knows that the key is no good.
 const SHEETS: usize = 3;
+/// What one call to the provider takes once its key is good.
+const UNIT: Duration = Duration::from_millis(150);
 /// Handing in and reading five hundred scans, on a machine that may be busy with other stories.
 const LONG: Duration = Duration::from_secs(180);
 
@@ -1130,7 +1250,7 @@ enum Ending {
     Killed,
 }
 
-/// Owner, Space, conversation, page and text of a piece.
+/// Document, Space, conversation, page and text of a piece.
 type Landed = (i64, Option<i64>, Option<String>, i32, String);
 
 impl Archive {
@@ -1546,7 +1666,11 @@ async fn sc6_the_refused_key_two_days() {
     let stale = "(select from capability_events where action = 'stale_evidence' union all select from endpoint_events where action = 'stale_evidence') e";
     s.h.until("what the old call brings is noted", stale, 1).await;
     let calls = s.h.eyes.wait_calls(flying + 1).await;
-    assert_eq!(calls[flying].in_flight, 1, "one is asked at first");
+    assert!(
+        calls[flying].in_flight <= 2,
+        "one is asked at first, beside the old one: {:?}",
+        calls[flying]
+    );
     assert_eq!(
         s.h.count("capabilities where name = 'ocr' and enabled").await,
         1,
@@ -1610,7 +1734,8 @@ async fn sc6_the_refused_key_two_days() {
     // ── The key is repaired, and an operator says so ──
     s.h.write_pages().await;
     s.h.eyes.clear_rules();
-    s.h.eyes.set(|settings| settings.latency_ms = 150);
+    s.h.eyes
+        .set(|settings| settings.latency_ms = u64::try_from(UNIT.as_millis()).expect("short"));
     let (before, blind_before) = s.questions("calm", async |n| n >= 20).await;
     s.checkpoint("until an operator says so", flying + 1).await;
     s.h.breaker("on", "ocr", "the new key is in").await;
@@ -1630,6 +1755,9 @@ async fn sc6_the_refused_key_two_days() {
         during.len()
     );
     assert_eq!((blind_before, blind), (0, 0), "questions got their vectors");
+    // A unit of batch work is one call; the second is for a machine that is busy with other stories.
+    let allowed = p95(&before) + UNIT + Duration::from_secs(1);
+    assert!(p95(&during) <= allowed, "{:?} of {allowed:?}", p95(&during));
 
     // 2, 7: nobody with the old key, and few at first.
     let calls = &s.h.eyes.calls()[flying + 1..];
@@ -1658,7 +1786,9 @@ async fn sc6_the_refused_key_two_days() {
     for of in s.h.texts(&format!("select table_name || ' where user_id = {leaves}' from information_schema.columns where table_schema = 'public' and column_name = 'user_id'")).await {
         assert_eq!(s.h.count(&of).await, 0, "{of}");
     }
-    assert_eq!(s.h.count(&format!("attempts where job_id in ({their_jobs})")).await, 0);
+    for of in ["attempts", "job_events"] {
+        assert_eq!(s.h.count(&format!("{of} where job_id in ({their_jobs})")).await, 0, "{of}");
+    }
     assert_eq!(keys.iter().filter(|k| s.h.blob(k).exists()).count(), 0);
 
     // 9

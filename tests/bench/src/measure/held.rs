@@ -76,20 +76,19 @@ async fn flips(bench: &Bench, section: &mut Section) -> Result<()> {
                 tenant_id: None,
                 actor: "bench",
                 reason: "measured",
-                now: false,
                 quiet: false,
                 annotate: false,
             };
             let flipped = capability::off(&mut tx, &off).await?;
             Db::commit(tx).await?;
             offs.push(started.elapsed().as_secs_f64() * 1000.0);
-            ensure!(flipped.is_some_and(|f| f.changed), "it was not turned off");
+            ensure!(flipped.is_some_and(|f| f.flipped.changed), "it was not turned off");
             let started = Instant::now();
             let mut tx = db.begin().await?;
             let flipped = capability::on(&mut tx, "embedding", None, "bench", "measured", false).await?;
             Db::commit(tx).await?;
             ons.push(started.elapsed().as_secs_f64() * 1000.0);
-            ensure!(flipped.is_some_and(|f| f.changed), "it was not turned on");
+            ensure!(flipped.is_some_and(|f| f.flipped.changed), "it was not turned on");
         }
         off_p50.push(percentile(&offs, 0.5));
         off_p95.push(percentile(&offs, 0.95));

@@ -1,0 +1,1 @@
+update users set email = $2 where id = $1
