@@ -192,6 +192,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/health": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How well the house is, for whoever watches it: 200 while it answers, if only degraded; 503 when it cannot. */
+        get: operations["health_house"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/health/live": {
         parameters: {
             query?: never;
@@ -342,11 +359,41 @@ export interface components {
             /** @description Always `ok`. */
             status: string;
         };
+        /** @description One thing that is less than whole. Over all tenants; none is named. */
+        HealthReason: {
+            capability?: string | null;
+            /**
+             * @description `stopped`: a breaker is off and the work behind it is held until an operator turns it on. `refused`: an endpoint is off because it
+             *     refused our key, our quota or the model. `outage`: an endpoint does not answer and is asked again by itself. `no_worker`: nobody
+             *     alive takes a kind of work. `no_mail`: notices wait and no live worker sends mail. `blobs`: the document store does not answer.
+             *     `database`: the database does not answer. `not_migrated`: it is there, but not up to date.
+             */
+            code: string;
+            /** @description Not told where it is a tenant's own. */
+            endpoint?: string | null;
+            kind?: string | null;
+            /**
+             * Format: int64
+             * @description Since when, where that is known.
+             */
+            seconds?: number | null;
+            /**
+             * Format: int64
+             * @description It is about the own breakers or endpoints of this many tenants; left out where it is about everybody's.
+             */
+            tenants?: number | null;
+        };
         Hold: {
             capability: string;
             notice: string;
             /** Format: date-time */
             since: string;
+        };
+        /** @description How the house is as a whole. */
+        HouseHealth: {
+            reasons: components["schemas"]["HealthReason"][];
+            /** @description `ok`; `degraded`: answers come, less than whole, for the reasons below; `unhealthy`: nothing can be answered. */
+            status: string;
         };
         /** @description A request as its asker sees it: the first job, with all that followed from it. */
         Job: {
@@ -1221,6 +1268,33 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    health_house: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HouseHealth"];
+                };
+            };
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HouseHealth"];
                 };
             };
         };

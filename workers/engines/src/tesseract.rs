@@ -443,7 +443,11 @@ mod tests {
         let seen = folder.path().join("seen");
         let engine = scripted(
             folder.path(),
-            &format!("{{ env; ls; pwd; ulimit -v; ulimit -c; }} > {}", seen.display()),
+            // The limits are put on it from outside, a moment after its start.
+            &format!(
+                "until [ \"$(ulimit -v)\" != unlimited ]; do :; done; {{ env; ls; pwd; ulimit -v; ulimit -c; }} > {}",
+                seen.display()
+            ),
         );
         engine.read(PNG, LONG, &never()).expect("it ended well");
         let seen = fs::read_to_string(seen).expect("it looked around");
