@@ -238,10 +238,7 @@ impl Backend for Queue {
                 free.saturating_mul(pair.0.group_max()).min(pair.0.group_max().max(SMALL_JOBS))
             };
             let engine = self.engine.clone();
-            // A task of its own: once begun it goes on while nobody polls this queue, as between a stop and the close. Otherwise a claim
-            // that had not left yet would be made after the stop, or one that had would lie about unregistered.
-            let taking = AbortOnDropHandle::new(tokio::spawn(async move { engine.take(pair.0, pair.1, asked).await }));
-            self.take = Some((pair, asked, async move { taking.await.unwrap_or_else(|_| Ok(Vec::new())) }.boxed()));
+            self.take = Some((pair, asked, async move { engine.take(pair.0, pair.1, asked).await }.boxed()));
         }
     }
 
